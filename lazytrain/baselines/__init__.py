@@ -1,0 +1,1 @@
+"""Rival systems, each at its best."""

@@ -1,0 +1,80 @@
+"""The ``lazytrain`` console command: one subcommand per stage of the pipeline.
+
+Command modules are imported when their command runs, so that ``--help`` is fast and a
+missing optional package stops only the command that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from lazytrain.errors import LazyTrainError
+
+# command name -> module below lazytrain.commands that defines `app`
+COMMANDS = {
+    "data": "data",
+    "profile": "profile",
+    "instance": "schedule",
+    "solve": "schedule",
+    "check": "schedule",
+    "simulate": "schedule",
+    "render": "schedule",
+    "estimate": "schedule",
+    "fit": "schedule",
+    "run": "run",
+    "train": "train",
+    "evaluate": "evaluate",
+    "export": "export",
+    "report": "report",
+    "claims": "report",
+    "doctor": "doctor",
+    "clean": "doctor",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Load the module of a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all command names in the order of the pipeline."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command, or None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module: Any = importlib.import_module(
+            f"lazytrain.commands.{COMMANDS[cmd_name]}"
+        )
+        group = typer.main.get_group(module.app)
+        return group.get_command(ctx, cmd_name)
+
+
+root = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help=__doc__,
+)
+
+
+@root.callback()
+def _root() -> None:
+    """Plan, train, evaluate and report."""
+
+
+def app() -> None:
+    """Run the command line; a user's error is one line on stderr and exit code 2."""
+    try:
+        root()
+    except LazyTrainError as error:
+        sys.stderr.write(f"lazytrain: {error}\n")
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""The commands behind ``lazytrain``: each reads, calls, writes; no logic."""

@@ -1,0 +1,204 @@
+"""The configuration of the pipeline and the run sheet, typed and validated.
+
+``config/config.yaml`` is read into :class:`PipelineConfig`, ``config/runs.tsv`` into
+rows of :class:`RunRow`. An unknown key is an error that names it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from lazytrain.errors import InvalidInput
+from lazytrain.records import Contract, M
+
+Dtype = Literal["float32", "bfloat16"]
+Body = Literal["eager", "compile", "liger"]
+
+
+class SolverSettings(Contract):
+    """Limits of the mixed-integer solve."""
+
+    time_limit_s: float = Field(default=60, gt=0)
+    gap: float = Field(default=0.0, ge=0)
+    seed: int = 0
+    threads: int = Field(default=1, ge=1)
+
+
+class ExecutorSettings(Contract):
+    """How a step runs where the run sheet does not say otherwise."""
+
+    body: Body = "eager"
+    dtype: Dtype = "float32"
+    micro_batch_tokens: int = Field(default=16384, ge=1)
+    save_level: str = "inputs"
+    prefetch_distance: int = Field(default=1, ge=0)
+    weight_slots: int = Field(default=3, ge=1)
+    grad_slots: int = Field(default=2, ge=1)
+    chunk_bytes: str = "64MiB"
+    loss_chunk_tokens: int = Field(default=4096, ge=1)
+    resident_weights: bool = False
+
+
+class OptimizerSettings(Contract):
+    """AdamW and its state format (paper, Section 3.5)."""
+
+    type: Literal["hybrid_adamw_8bit", "cpu_adamw_8bit", "adamw", "deepspeed_adam"] = (
+        "hybrid_adamw_8bit"
+    )
+    eight_bit_fraction: float = Field(default=0.02, ge=0, le=1)
+    master: Literal["fp32-split", "bf16", "bf16-stochastic"] = "fp32-split"
+    learning_rate: float = Field(default=1e-5, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    threads: int = Field(default=0, ge=0, description="0: all cores")
+
+
+class ScheduleSettings(Contract):
+    """Learning-rate schedule over the run's steps."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
+    min_ratio: float = Field(default=0.0, ge=0, le=1)
+
+
+class Purpose(Contract):
+    """Steps and learning rate of one purpose of run."""
+
+    num_steps: int = Field(ge=1)
+    warmup_steps: int = Field(ge=0)
+    learning_rate: float = Field(gt=0)
+    schedule: ScheduleSettings = ScheduleSettings()
+    eval_every: int = Field(default=0, ge=0, description="0: only at the end")
+    eval_rows: int = Field(default=64, ge=1)
+
+
+class Budgets(Contract):
+    """What the planner may use; ``auto`` takes it from the hardware profile."""
+
+    gpu_cap: str = "auto"
+    cpu_activations: str = "auto"
+    nvme_activations: str = "auto"
+    host_capacity: str = "auto"
+
+
+class SyntheticSettings(Contract):
+    """Built-in generator of MetaMathQA-shaped rows."""
+
+    num_questions: int = Field(default=6000, ge=1)
+    seed: int = 0
+
+
+class AcceleratorSettings(Contract):
+    """Everything that depends on the sheet id."""
+
+    executor: ExecutorSettings = ExecutorSettings()
+    budgets: Budgets = Budgets()
+    throughput: Purpose
+    quality: Purpose
+
+
+class PipelineConfig(Contract):
+    """``config/config.yaml``."""
+
+    accelerator: str = Field(default="auto", description="auto, or a sheet id")
+    data: str = Field(default="synthetic", description="synthetic, file or hub id")
+    records: str = Field(default="runs", description="run folder below results/")
+    runs: str = "config/runs.tsv"
+    weights: str = Field(default="random", description="random, a path or a hub id")
+    split_mode: Literal["grouped", "paper"] = "grouped"
+    train_fraction: float = Field(default=0.7, gt=0, lt=1)
+    seed: int = 0
+    allow_truncation: bool = False
+    wandb: Literal["disabled", "offline", "online"] = "disabled"
+    scratch: str = Field(default="", description="folder for NVMe files; empty: auto")
+    synthetic: SyntheticSettings = SyntheticSettings()
+    solver: SolverSettings = SolverSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    accelerators: dict[str, AcceleratorSettings]
+
+
+class RunRow(Contract):
+    """One row of the run sheet: one training run of the paper."""
+
+    accelerator: str
+    scale: str
+    system: str
+    model: str
+    stands_for: str
+    batch: int = Field(ge=1)
+    seq_len: int = Field(ge=2)
+    table3: bool = False
+    table4: bool = False
+    table5: bool = False
+
+    @field_validator("accelerator", "scale", "system")
+    @classmethod
+    def _is_a_wildcard(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9.-]+", value):
+            raise ValueError("use letters, digits, '.' and '-' only")
+        return value
+
+
+def _first(error: ValidationError, source: Path) -> InvalidInput:
+    """Turn a validation error into one message that names field, value, remedy."""
+    detail = error.errors()[0]
+    field = ".".join(str(part) for part in detail["loc"])
+    return InvalidInput(field, detail.get("input"), f"{detail['msg']} (in {source})")
+
+
+def load_yaml(kind: type[M], path: Path) -> M:
+    """Read a YAML file into a contract.
+
+    Raises:
+        InvalidInput: If the file is missing or breaks the contract.
+    """
+    try:
+        return kind.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise InvalidInput("path", str(path), "the file does not exist") from error
+    except yaml.YAMLError as error:
+        raise InvalidInput("path", str(path), f"is not YAML: {error}") from error
+    except ValidationError as error:
+        raise _first(error, path) from error
+
+
+def load_runs(path: Path) -> list[RunRow]:
+    """Read the run sheet.
+
+    Raises:
+        InvalidInput: If a row breaks the contract or a run is listed twice.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        raw = list(csv.DictReader(file, delimiter="\t"))
+    rows = []
+    for record in raw:
+        try:
+            rows.append(RunRow.model_validate(record))
+        except ValidationError as error:
+            raise _first(error, path) from error
+    keys = [(row.accelerator, row.scale, row.system) for row in rows]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InvalidInput("runs", key, f"is listed twice (in {path})")
+    return rows
+
+
+def find_run(rows: list[RunRow], accelerator: str, scale: str, system: str) -> RunRow:
+    """Return the sheet's row for a run.
+
+    Raises:
+        InvalidInput: If the sheet has no such row.
+    """
+    for row in rows:
+        if (row.accelerator, row.scale, row.system) == (accelerator, scale, system):
+            return row
+    wanted = f"{accelerator}/{scale}/{system}"
+    raise InvalidInput("run", wanted, "add a row for it to config/runs.tsv")

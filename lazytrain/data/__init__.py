@@ -1,0 +1,1 @@
+"""Rows, splits, prompts and batches."""

@@ -1,0 +1,1 @@
+"""The streaming executor: runs a plan, step by step."""

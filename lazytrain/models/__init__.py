@@ -1,0 +1,1 @@
+"""Model shapes, and decoders taken apart into streamable parts."""

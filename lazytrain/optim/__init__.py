@@ -1,0 +1,1 @@
+"""AdamW on the host: native kernels with a torch reference beside each."""

@@ -1,0 +1,1 @@
+"""What the machine and the model cost, measured."""

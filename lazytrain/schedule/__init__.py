@@ -1,0 +1,1 @@
+"""The planner: instances, plans, the mixed-integer program and its checks."""

@@ -1,0 +1,142 @@
+"""What the planner is asked: sizes, times, rates and budgets of one training step.
+
+Symbols follow Section 3 of the paper: boundary ``i`` has size ``A_i``, transition ``j``
+costs ``rho_j``, window ``w`` lasts ``T_w``; budgets ``M_G``, ``M_C``, ``M_N``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from lazytrain.records import Contract
+
+
+class Bandwidth(Contract):
+    """Link rates in bytes per second; each must be above zero."""
+
+    d2h: float = Field(gt=0)
+    h2d: float = Field(gt=0)
+    nvme_write: float = Field(gt=0)
+    nvme_read: float = Field(gt=0)
+
+
+class Budget(Contract):
+    """Bytes that activations may take in each tier."""
+
+    gpu: int = Field(ge=0)
+    cpu: int = Field(ge=0)
+    nvme: int = Field(ge=0)
+
+
+class Options(Contract):
+    """Choices the paper leaves open (design notes, section 1 of the MILP)."""
+
+    read_deadline: Literal["paper", "layer", "block"] = "paper"
+    nvme_coupling: Literal["independent", "gds"] = "independent"
+    transient: bool = False
+
+
+class Fixed(Contract):
+    """Variables fixed before the solve; empty for an unrestricted instance."""
+
+    gpu: tuple[int, ...] | None = None
+    edges: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is fixed."""
+        return self.gpu is None and self.edges is None
+
+
+class PartSpec(Contract):
+    """One streamable part of the model: embedding, a decoder layer, or the head."""
+
+    name: str
+    kind: Literal["embedding", "layer", "head"]
+    layer_type: str = ""
+    num_parameters: int = Field(ge=0)
+    weight_bytes: int = Field(ge=0)
+    gradient_bytes: int = Field(ge=0)
+    tied_to: str | None = None
+
+
+class Execution(Contract):
+    """How the step is to be run: cut of the batch, rings, optimizer.
+
+    The paper's schedules are one group, one micro-batch, level ``inputs``.
+    """
+
+    batch: int = Field(ge=1)
+    seq_len: int = Field(ge=1)
+    micro_batch: int = Field(ge=1, description="sequences per pass over a layer")
+    order: Literal["layer-major", "batch-major"] = "layer-major"
+    save_level: str = "inputs"
+    body: Literal["eager", "compile", "liger"] = "eager"
+    resident_weights: bool = False
+    prefetch_distance: int = Field(default=1, ge=0)
+    weight_slots: int = Field(default=3, ge=1)
+    grad_slots: int = Field(default=2, ge=1)
+    chunk_bytes: int = Field(default=64 * 2**20, ge=2**20)
+    loss_chunk_tokens: int = Field(default=4096, ge=1)
+    reserve_bytes: int = Field(default=0, ge=0)
+    optimizer: str = "hybrid_adamw_8bit"
+    eight_bit_fraction: float = Field(default=0.02, ge=0, le=1)
+    master: Literal["fp32-split", "bf16", "bf16-stochastic", "fp32"] = "fp32-split"
+    optimizer_threads: int = Field(default=0, ge=0, description="0: all cores")
+
+
+class Instance(Contract):
+    """One planning problem. All per-layer tuples run over windows 0..L-1."""
+
+    version: Literal[1] = 1
+    name: str
+    model: str
+    layers: int = Field(ge=1)
+    layer_types: tuple[str, ...]
+    boundary_bytes: tuple[int, ...]
+    rho_s: tuple[float, ...]
+    window_write_s: tuple[float, ...]
+    window_read_s: tuple[float, ...]
+    mandatory_d2h_bytes: tuple[int, ...]
+    mandatory_h2d_bytes: tuple[int, ...]
+    bandwidth: Bandwidth
+    budget_bytes: Budget
+    lambda_z_s: float = Field(default=1e-4, ge=0)
+    lambda_n_s: float = Field(default=1e-3, ge=0)
+    max_block: int | None = Field(default=None, ge=1)
+    options: Options = Options()
+    fixed: Fixed = Fixed()
+    parts: tuple[PartSpec, ...] = ()
+    execution: Execution | None = None
+    made_from: dict[str, str] = Field(
+        default_factory=dict, description="sha256 of each file this was made from"
+    )
+
+    @model_validator(mode="after")
+    def _shapes(self) -> Self:
+        """Refuse tuples of the wrong length and negative entries."""
+        if len(self.boundary_bytes) != self.layers + 1:
+            raise ValueError(
+                f"boundary_bytes has {len(self.boundary_bytes)} entries, "
+                f"needs layers + 1 = {self.layers + 1}"
+            )
+        per_layer = (
+            "layer_types",
+            "rho_s",
+            "window_write_s",
+            "window_read_s",
+            "mandatory_d2h_bytes",
+            "mandatory_h2d_bytes",
+        )
+        for name in per_layer:
+            values = getattr(self, name)
+            if len(values) != self.layers:
+                raise ValueError(
+                    f"{name} has {len(values)} entries, needs layers = {self.layers}"
+                )
+        for name in ("boundary_bytes", *per_layer[1:]):
+            if min(getattr(self, name)) < 0:
+                raise ValueError(f"{name} holds a negative entry")
+        return self

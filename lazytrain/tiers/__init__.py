@@ -1,0 +1,1 @@
+"""Places where a boundary or an optimizer state can wait."""

@@ -8,6 +8,7 @@ check alone it checks here; budgets, rates and exposure are the checker's.
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -197,7 +198,7 @@ class Plan(Contract):
                 f"needs num_layers + 1 = {self.num_layers + 1}"
             )
         kept = [i for i, home in enumerate(self.homes) if home != Home.RECOMPUTE]
-        wanted = list(zip(kept, kept[1:], strict=False))
+        wanted = list(pairwise(kept))
         given = [(block.start, block.end) for block in self.blocks]
         if kept[:1] != [0] or kept[-1] != self.num_layers or given != wanted:
             raise ValueError(
@@ -241,6 +242,5 @@ def blocks_of(
     """Return the blocks that a row of homes implies."""
     kept = [i for i, home in enumerate(homes) if home != Home.RECOMPUTE]
     return tuple(
-        Block(start=start, end=end, mode=mode)
-        for start, end in zip(kept, kept[1:], strict=False)
+        Block(start=start, end=end, mode=mode) for start, end in pairwise(kept)
     )

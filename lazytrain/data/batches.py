@@ -1,4 +1,4 @@
-"""Batches of token ids, padded on the right.
+"""Batches of token ids, padded on the right, shuffled by seed, resumable.
 
 Right padding needs no attention mask under causal attention: a real token never looks
 at what comes after it, and a padded position has no label.
@@ -6,12 +6,23 @@ at what comes after it, and a padded position has no label.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-IGNORE = -100  # the label that the loss skips, as in torch and transformers
+from lazytrain.data.prompts import IGNORE, Encoded, encode
+from lazytrain.data.rows import Row
+from lazytrain.errors import InvalidInput
+
+__all__ = ["IGNORE", "Batch", "BatchStream", "Position", "batches", "collate"]
+
+PadTo = Literal["longest", "max"]
+MULTIPLE = 8  # padded lengths are multiples of this, which kernels like
 
 
 @dataclass(frozen=True)
@@ -48,3 +59,210 @@ class Batch:
         """``[B, T]`` int64 mask as transformers wants it: 1 for real tokens."""
         positions = torch.arange(self.input_ids.shape[1])
         return (positions[None, :] < self.lengths[:, None]).long()
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a stream of batches stands: rows taken from which epoch's order."""
+
+    epoch: int = 0
+    taken: int = 0
+
+
+def batches(
+    rows: Sequence[Row],
+    tokenizer: Any,
+    *,
+    batch: int,
+    seq_len: int,
+    seed: int,
+    epochs: int | None = None,
+    pad_to: PadTo = "longest",
+    allow_truncation: bool = False,
+    start: Position | None = None,
+    keep_partial: bool = False,
+) -> BatchStream:
+    """Return a stream of batches; iterate it, read its counts, save its position.
+
+    Args:
+        rows: The rows to draw from; each epoch takes every row once, in its own order.
+        tokenizer: Renders and tokenises rows.
+        batch: Rows per batch.
+        seq_len: Longest row in tokens.
+        seed: Seed of the order.
+        epochs: Passes over the rows; endless if None.
+        pad_to: Pad to the batch's longest row (to a multiple of 8), or to ``seq_len``.
+        allow_truncation: Cut rows over ``seq_len`` instead of dropping them.
+        start: Where to go on, as :attr:`BatchStream.position` said.
+        keep_partial: Also yield the last batch when rows run out, smaller than batch.
+
+    Raises:
+        InvalidInput: If the rows cannot fill one batch.
+    """
+    if batch < 1 or seq_len < 2:
+        raise InvalidInput("batch, seq_len", (batch, seq_len), "need at least 1 and 2")
+    if len(rows) < batch and not (keep_partial and rows):
+        raise _too_few(len(rows), batch, {})
+    fit = Fit(seq_len, pad_to, allow_truncation)
+    order = Order(seed, epochs, start or Position())
+    return BatchStream(rows, tokenizer, batch, fit, order, keep_partial)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How rows are brought to a length."""
+
+    seq_len: int
+    pad_to: PadTo = "longest"
+    allow_truncation: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order rows come, for how long, and from where on."""
+
+    seed: int
+    epochs: int | None
+    start: Position
+
+
+class BatchStream:
+    """An iterator of batches that counts what it drops and can be resumed.
+
+    A batch may reach over the end of an epoch: the rows left join the next epoch's
+    first rows, so no row is lost and every batch is full.
+
+    Attributes:
+        position: Where the next batch starts; resume with it.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        tokenizer: Any,
+        batch: int,
+        fit: Fit,
+        order: Order,
+        keep_partial: bool,
+    ) -> None:
+        self._rows = rows
+        self._tokenizer = tokenizer
+        self._batch = batch
+        self._fit = fit
+        self._order = order
+        self._keep_partial = keep_partial
+        self._remarks: dict[int, str] = {}
+        self.position = order.start
+        self._iterator = self._run()
+
+    def __iter__(self) -> BatchStream:
+        """Return the stream itself."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch."""
+        return next(self._iterator)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows dropped or cut so far, each once, by reason."""
+        return dict(sorted(Counter(self._remarks.values()).items()))
+
+    def _run(self) -> Iterator[Batch]:
+        gathered: list[Encoded] = []
+        epoch, taken = self._order.start.epoch, self._order.start.taken
+        while self._order.epochs is None or epoch < self._order.epochs:
+            usable = 0
+            order = epoch_order(self._rows, self._order.seed, epoch)
+            for place, row in enumerate(order[taken:], start=taken + 1):
+                encoded = self._encoded(row)
+                if encoded is None:
+                    continue
+                usable += 1
+                gathered.append(encoded)
+                if len(gathered) == self._batch:
+                    self.position = Position(epoch, place)
+                    yield self._collate(gathered)
+                    gathered = []
+            self._check_epoch(taken, usable)
+            epoch, taken = epoch + 1, 0
+        if gathered and self._keep_partial:
+            self.position = Position(epoch, 0)
+            yield self._collate(gathered)
+
+    def _check_epoch(self, taken: int, usable: int) -> None:
+        """Refuse rows of which a whole epoch cannot fill one batch."""
+        needed = 1 if self._keep_partial else self._batch
+        if taken == 0 and usable < needed:
+            raise _too_few(usable, self._batch, self.counts)
+
+    def _encoded(self, row: Row) -> Encoded | None:
+        """Tokenise a row and fit it to the length; note why it is dropped or cut."""
+        fitted, remark = fit_row(encode(row, self._tokenizer), self._fit)
+        if remark is not None:
+            self._remarks[row.row_id] = remark
+        return fitted
+
+    def _collate(self, rows: Sequence[Encoded]) -> Batch:
+        return collate(rows, self._tokenizer.pad_token_id, self._fit)
+
+
+def epoch_order(rows: Sequence[Row], seed: int, epoch: int) -> list[Row]:
+    """Return the rows in the order of one epoch, by hashes of their ids alone."""
+
+    def place(row: Row) -> bytes:
+        return hashlib.sha256(f"{seed}:{epoch}:{row.row_id}".encode()).digest()
+
+    return sorted(rows, key=place)
+
+
+def fit_row(row: Encoded, fit: Fit) -> tuple[Encoded | None, str | None]:
+    """Return a row that fits, or None, and a remark if it was cut or dropped."""
+    remark = None
+    if len(row.input_ids) > fit.seq_len:
+        is_prompt = row.prompt_len >= fit.seq_len
+        if not fit.allow_truncation:
+            return None, "prompt too long" if is_prompt else "answer too long"
+        row, remark = _cut(row, fit.seq_len), "truncated"
+    if all(label == IGNORE for label in row.labels[1:]):
+        return None, "nothing supervised"
+    return row, remark
+
+
+def _cut(row: Encoded, seq_len: int) -> Encoded:
+    """Keep the prompt's end and the answer's start, at most half for the answer.
+
+    A shorter prompt leaves its share to the answer, and the other way round.
+    """
+    prompt_len = row.prompt_len
+    answer_len = len(row.input_ids) - prompt_len
+    answer = min(answer_len, max(seq_len // 2, seq_len - prompt_len))
+    start = prompt_len - min(prompt_len, seq_len - answer)
+    end = prompt_len + answer
+    return replace(
+        row, input_ids=row.input_ids[start:end], labels=row.labels[start:end]
+    )
+
+
+def collate(rows: Sequence[Encoded], pad_token_id: int, fit: Fit) -> Batch:
+    """Pad rows on the right into one batch ``[B, T]``."""
+    lengths = [len(row.input_ids) for row in rows]
+    width = fit.seq_len
+    if fit.pad_to == "longest":
+        width = min(width, -(-max(lengths) // MULTIPLE) * MULTIPLE)
+    input_ids = torch.full((len(rows), width), pad_token_id, dtype=torch.int64)
+    labels = torch.full((len(rows), width), IGNORE, dtype=torch.int64)
+    for place, row in enumerate(rows):
+        input_ids[place, : lengths[place]] = torch.tensor(row.input_ids)
+        labels[place, : lengths[place]] = torch.tensor(row.labels)
+    return Batch(input_ids, labels, torch.tensor(lengths))
+
+
+def _too_few(usable: int, batch: int, dropped: dict[str, int]) -> InvalidInput:
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
+    remedy = (
+        f"only {usable} usable row(s), fewer than one batch"
+        f"{f' ({reasons})' if reasons else ''}; lower the batch, raise seq_len or "
+        "give more rows"
+    )
+    return InvalidInput("batch", batch, remedy)

@@ -1,0 +1,71 @@
+"""``lazytrain data``: divide a data set, look at what a model will see."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+data = typer.Typer(no_args_is_help=True, help=__doc__)
+app.add_typer(data, name="data")
+
+Config = Annotated[Path, typer.Option(help="the pipeline's configuration")]
+
+
+@app.callback()
+def _group() -> None:
+    """Divide a data set, look at what a model will see."""
+
+
+@data.command()
+def split(
+    out: Annotated[Path, typer.Option(help="where the manifest goes")],
+    rows: Annotated[Path, typer.Option(help="where the rows go, as JSON lines")],
+    config: Config = Path("config/config.yaml"),
+    source: Annotated[
+        str | None,
+        typer.Option("--data", help="synthetic, file, folder or hub id"),
+    ] = None,
+) -> None:
+    """Read a data set, number its usable rows, and divide them into train and test."""
+    from lazytrain.config import PipelineConfig, load_yaml
+    from lazytrain.data.metamath import load_rows
+    from lazytrain.data.rows import write_rows
+    from lazytrain.data.split import SplitSettings, split_rows
+    from lazytrain.records import write
+
+    settings = load_yaml(PipelineConfig, config)
+    name = source or settings.data
+    loaded = load_rows(name, settings.synthetic)
+    how = SplitSettings(settings.split_mode, settings.seed, settings.train_fraction)
+    manifest = split_rows(loaded.rows, how, source=name, skipped=loaded.skipped)
+    write_rows(loaded.rows, rows)
+    write(manifest, out)
+    sys.stderr.write(
+        f"{name}: {len(manifest.train.row_ids)} train and "
+        f"{len(manifest.test.row_ids)} test rows ({manifest.mode}), "
+        f"{manifest.shared_questions} test rows share a question with train, "
+        f"skipped {manifest.skipped or 'none'}\n"
+    )
+
+
+@data.command()
+def inspect(
+    source: Annotated[
+        str, typer.Option("--data", help="synthetic, file, folder or hub id")
+    ] = "synthetic",
+    tokenizer: Annotated[str, typer.Option(help="byte-level, folder or hub id")] = (
+        "byte-level"
+    ),
+    seq_len: Annotated[int, typer.Option(help="longest row in tokens")] = 1024,
+) -> None:
+    """Show rendered examples with masked tokens dimmed, lengths and drops."""
+    from lazytrain.data.inspect import inspect_rows
+    from lazytrain.data.metamath import load_rows
+    from lazytrain.data.prompts import load_tokenizer
+
+    loaded = load_rows(source)
+    inspect_rows(loaded.rows, loaded.skipped, load_tokenizer(tokenizer, 2**31), seq_len)

@@ -1,0 +1,172 @@
+"""Raw records from any data source: local files and folders, or a hub id.
+
+JSON (a list of objects, or one object holding such a list), JSON lines, Parquet, Arrow
+(file or stream), a folder of those, and a folder made by ``Dataset.save_to_disk``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from lazytrain.errors import InvalidInput
+
+Record = dict[str, Any]
+
+SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".arrow")
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def read_records(source: str, split: str = "train") -> Iterator[Record]:
+    """Yield the records of a local file, a folder or a hub data set.
+
+    Args:
+        source: A path, or ``owner/name`` on the hub; an existing path wins.
+        split: Which split of a hub data set or saved data set is read.
+
+    Raises:
+        InvalidInput: If the source is missing, unreadable or unreachable.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path, split)
+    if path.is_file():
+        return _file(path)
+    if path.suffix in SUFFIXES or not _HUB_ID.fullmatch(source):
+        raise InvalidInput("data", source, "there is no such file or folder")
+    return _hub(source, split)
+
+
+def _file(path: Path) -> Iterator[Record]:
+    readers: dict[str, Callable[[Path], Iterator[Record]]] = {
+        ".json": _json,
+        ".jsonl": _json_lines,
+        ".parquet": _parquet,
+        ".arrow": _arrow,
+    }
+    if path.suffix not in readers:
+        known = ", ".join(SUFFIXES)
+        raise InvalidInput("data", str(path), f"is no data file; use one of {known}")
+    if path.stat().st_size == 0:
+        raise InvalidInput("data", str(path), "the file is empty")
+    return readers[path.suffix](path)
+
+
+def _folder(path: Path, split: str) -> Iterator[Record]:
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        yield from _saved(path, split)
+        return
+    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    if not files:
+        known = ", ".join(SUFFIXES)
+        raise InvalidInput("data", str(path), f"the folder holds no {known} file")
+    for file in files:
+        yield from _file(file)
+
+
+def _saved(path: Path, split: str) -> Iterator[Record]:
+    import datasets
+
+    saved = datasets.load_from_disk(str(path))
+    if isinstance(saved, datasets.DatasetDict):
+        if split not in saved:
+            remedy = f"has no split {split!r}, only {', '.join(saved)}"
+            raise InvalidInput("data", str(path), remedy)
+        saved = saved[split]
+    yield from saved
+
+
+def _hub(source: str, split: str) -> Iterator[Record]:
+    import datasets
+
+    try:
+        data = datasets.load_dataset(source, split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        remedy = (
+            "no such file, and the hub did not give it as a data set "
+            f"({type(error).__name__}). Without a network, download it elsewhere and "
+            "give the path of its .json, .jsonl, .parquet or .arrow file, or set "
+            "data: synthetic for the built-in generator"
+        )
+        raise InvalidInput("data", source, remedy) from error
+    yield from data
+
+
+def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines; a byte that is not UTF-8 is named with its line."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                remedy = f"line {number} is not UTF-8 (byte {error.start + 1} of it)"
+                raise InvalidInput("data", str(path), remedy) from error
+            yield number, text
+
+
+def _json_lines(path: Path) -> Iterator[Record]:
+    for number, text in _decoded_lines(path):
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError as error:
+            remedy = f"line {number} is not JSON: {error.msg}"
+            raise InvalidInput("data", str(path), remedy) from error
+        if not isinstance(record, dict):
+            raise InvalidInput("data", str(path), f"line {number} is not an object")
+        yield record
+
+
+def _json(path: Path) -> Iterator[Record]:
+    text = "".join(line for _, line in _decoded_lines(path))
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":  # JSON lines under the name .json
+            yield from _json_lines(path)
+            return
+        remedy = f"line {error.lineno} is not JSON: {error.msg}"
+        raise InvalidInput("data", str(path), remedy) from error
+    if isinstance(data, dict):
+        lists = [value for value in data.values() if isinstance(value, list)]
+        data = lists[0] if len(lists) == 1 and not _is_record(data) else [data]
+    for place, record in enumerate(data):
+        if not isinstance(record, dict):
+            raise InvalidInput("data", str(path), f"entry {place} is not an object")
+        yield record
+
+
+def _is_record(data: Record) -> bool:
+    """Whether one JSON object is an example itself and not a wrapper of examples."""
+    return any(key in data for key in ("query", "question", "messages", "instruction"))
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=4096):
+                yield from batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise InvalidInput("data", str(path), f"is not Parquet: {error}") from error
+
+
+def _arrow(path: Path) -> Iterator[Record]:
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file:
+            is_file = file.read(6) == b"ARROW1"
+            file.seek(0)
+            reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+            table = reader.read_all()
+    except pa.ArrowInvalid as error:
+        raise InvalidInput("data", str(path), f"is not Arrow: {error}") from error
+    for batch in table.to_batches(max_chunksize=4096):
+        yield from batch.to_pylist()

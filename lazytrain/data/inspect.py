@@ -1,0 +1,98 @@
+"""What a model will see of a data set: examples, masks, lengths, drops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lazytrain.data.batches import Fit, fit_row
+from lazytrain.data.prompts import IGNORE, Encoded, encode
+from lazytrain.data.rows import Row
+
+BINS: Final = 12
+BAR_WIDTH: Final = 40
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Token counts of the rows, and how many are dropped or cut at a length."""
+
+    lengths: list[int]
+    supervised: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def inspect_rows(
+    rows: Sequence[Row],
+    skipped: Mapping[str, int],
+    tokenizer: Any,
+    seq_len: int,
+    examples: int = 3,
+) -> Inspection:
+    """Print examples, a histogram of lengths and the counts; return the numbers."""
+    console = Console(soft_wrap=True, highlight=False)
+    for row in rows[:examples]:
+        console.print(rendered(encode(row, tokenizer), tokenizer, row.type))
+    result = measure(rows, tokenizer, seq_len)
+    console.print(_histogram(result.lengths))
+    console.print(_summary(result, skipped, seq_len))
+    return result
+
+
+def measure(rows: Sequence[Row], tokenizer: Any, seq_len: int) -> Inspection:
+    """Tokenise every row and count lengths, drops and cuts at ``seq_len``."""
+    lengths: list[int] = []
+    supervised = 0
+    counts: Counter[str] = Counter()
+    for row in rows:
+        encoded = encode(row, tokenizer)
+        lengths.append(len(encoded.input_ids))
+        supervised += sum(label != IGNORE for label in encoded.labels)
+        _, remark = fit_row(encoded, Fit(seq_len))
+        if remark is not None:
+            counts[f"dropped, {remark}"] += 1
+    return Inspection(lengths, supervised, dict(sorted(counts.items())))
+
+
+def rendered(row: Encoded, tokenizer: Any, title: str) -> Text:
+    """Return a row's tokens as text: supervised ones green, masked ones dim."""
+    text = Text(f"row {row.row_id} ({title})\n", style="bold")
+    start = 0
+    while start < len(row.labels):
+        masked = row.labels[start] == IGNORE
+        end = start
+        while end < len(row.labels) and (row.labels[end] == IGNORE) == masked:
+            end += 1
+        piece = tokenizer.decode(row.input_ids[start:end])
+        text.append(piece, style="dim red" if masked else "green")
+        start = end
+    return text.append("\n")
+
+
+def _histogram(lengths: Sequence[int]) -> Table:
+    table = Table("tokens", "rows", "", title="length of rows", title_justify="left")
+    width = max(1, -(-(max(lengths) + 1) // BINS))
+    bins = Counter(length // width for length in lengths)
+    for place in range(max(bins) + 1):
+        bar = "#" * -(-BAR_WIDTH * bins[place] // max(bins.values()))
+        span = f"{place * width}-{(place + 1) * width - 1}"
+        table.add_row(span, str(bins[place]), bar)
+    return table
+
+
+def _summary(result: Inspection, skipped: Mapping[str, int], seq_len: int) -> Table:
+    table = Table("what", "count", title="in all", title_justify="left")
+    table.add_row("rows", str(len(result.lengths)))
+    table.add_row("tokens", str(sum(result.lengths)))
+    table.add_row("supervised tokens", str(result.supervised))
+    for reason, count in sorted(skipped.items()):
+        table.add_row(f"skipped, {reason}", str(count))
+    for reason, count in result.counts.items():
+        table.add_row(f"at {seq_len} tokens {reason}", str(count))
+    return table

@@ -1,0 +1,85 @@
+"""One example of a data set in the shape every later stage works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from lazytrain.errors import InvalidInput
+from lazytrain.records import Contract, canonical_json, sha256_text, write_lines
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Message(Contract):
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+class Row(Contract):
+    """A question, its worked answer, and the question it was made from.
+
+    ``row_id`` is the row's place in the rows file; ``original_question`` groups rows
+    that must stay on one side of a split. ``history`` holds the turns before ``query``
+    of a multi-turn row, ``supervised`` says which of its assistant turns are trained
+    on, and ``train_on_prompt`` takes the loss over the prompt as well.
+    """
+
+    row_id: int
+    query: str
+    response: str
+    original_question: str
+    type: str
+    history: tuple[Message, ...] = ()
+    mask_history: bool = False
+    train_on_prompt: bool = False
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation: history, then the question, then the answer."""
+        question = Message(role="user", content=self.query)
+        answer = Message(role="assistant", content=self.response)
+        return [*self.history, question, answer]
+
+
+def content_sha256(row: Row) -> str:
+    """Hash what a row says, whatever its place in the file."""
+    return sha256_text(canonical_json(row, exclude={"row_id"}))
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as JSON lines, atomically; line ``i`` holds row ``i``."""
+    write_lines(rows, path)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read a rows file.
+
+    Raises:
+        InvalidInput: If the file is missing, a line is no row, or a row id is not its
+            line's place (so a duplicate id cannot pass).
+    """
+    return list(_checked(path))
+
+
+def _checked(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        raise InvalidInput("rows", str(path), "the file does not exist")
+    with path.open(encoding="utf-8") as file:
+        for place, line in enumerate(file):
+            try:
+                row = Row.model_validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                field = ".".join(map(str, first["loc"])) or "row"
+                remedy = f"{first['msg']} (line {place + 1} of {path})"
+                raise InvalidInput(field, first.get("input"), remedy) from error
+            if row.row_id != place:
+                remedy = f"must be {place}, its place (line {place + 1} of {path})"
+                raise InvalidInput("row_id", row.row_id, remedy)
+            yield row

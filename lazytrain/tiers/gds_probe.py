@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +37,27 @@ def _loads(library: str) -> bool:
     return True
 
 
+def _import_failure() -> str | None:
+    """Import kvikio; return what went wrong, or None."""
+    try:
+        importlib.import_module("kvikio")
+    except (ImportError, OSError, RuntimeError) as error:  # a library of its own misses
+        return str(error).splitlines()[0]
+    return None
+
+
 def probe_gds(nvidia_fs: Path = NVIDIA_FS) -> GdsState:
-    """Look for kvikio, libcuda and the nvidia-fs kernel driver, in this order."""
+    """Look for libcuda, kvikio and the nvidia-fs kernel driver."""
     if importlib.util.find_spec("kvikio") is None:
         remedy = "install it with `pip install 'lazytrain[gds]'`"
         return GdsState(False, False, "kvikio is not installed", remedy)
     if not _loads("libcuda.so.1"):
         remedy = "install the NVIDIA driver, or use the posix backend"
         return GdsState(False, False, "libcuda.so.1 does not load", remedy)
+    failure = _import_failure()
+    if failure is not None:
+        remedy = "install it again with `pip install 'lazytrain[gds]'`"
+        return GdsState(False, False, f"kvikio does not load: {failure}", remedy)
     if not nvidia_fs.exists():
         remedy = "load the nvidia-fs kernel driver, or use auto, compat or posix"
         return GdsState(True, False, f"{nvidia_fs} is missing", remedy)

@@ -30,14 +30,13 @@ from lazytrain.tiers.extents import ALIGN_BYTES, round_up
 from lazytrain.tiers.file_layer import FileLayer
 from lazytrain.tiers.integrity import choose_checksum
 from lazytrain.tiers.pages import Page, PageBook
-from lazytrain.tiers.run_folder import RunFolder
+from lazytrain.tiers.run_folder import DATA_FILE, RunFolder
 from lazytrain.tiers.tier import StorageFault, Ticket, TierFull
 from lazytrain.tiers.transfers import Transfer, TransferPool
 from lazytrain.units import MIB
 
 _LOG = logging.getLogger(__name__)
 _CHUNK_BYTES = 4 * MIB
-DATA_FILE = "tier.dat"
 
 
 def _as_bytes(name: str, data: Tensor) -> Tensor:

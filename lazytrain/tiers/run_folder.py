@@ -7,6 +7,7 @@ The owner file says who it was, for ``lazytrain clean`` and for people.
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import json
 import logging
@@ -28,6 +29,7 @@ PREFIX: Final = "lazytrain-run-"
 NEW_PREFIX: Final = ".new-lazytrain-run-"
 OWNER_FILE: Final = "owner.json"
 LOCK_FILE: Final = "lock"
+DATA_FILE: Final = "tier.dat"
 _LOG = logging.getLogger(__name__)
 
 
@@ -65,20 +67,40 @@ def this_process() -> Owner:
     )
 
 
-def take_lock(folder: Path) -> int | None:
+def take_lock(folder: int, *, create: bool = True) -> int | None:
     """Lock a directory's lock file without waiting; None if another holds it.
+
+    Args:
+        folder: Descriptor of the directory.
+        create: Make the lock file if there is none; FileNotFoundError otherwise.
 
     Returns:
         The descriptor that holds the lock until it is closed.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(folder / LOCK_FILE, flags, 0o600)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    descriptor = os.open(LOCK_FILE, flags, 0o600, dir_fd=folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _own(fresh: Path) -> int:
+    """Lock a fresh directory and write its owner file; return the lock."""
+    folder = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        lock = take_lock(folder)
+        if lock is None:
+            raise BlockingIOError(errno.EBUSY, "another process locked the new folder")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        owner = os.open(OWNER_FILE, flags, 0o600, dir_fd=folder)
+        with os.fdopen(owner, "w", encoding="utf-8") as file:
+            json.dump(asdict(this_process()), file)
+        return lock
+    finally:
+        os.close(folder)
 
 
 class RunFolder:
@@ -96,11 +118,7 @@ class RunFolder:
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             fresh = Path(tempfile.mkdtemp(prefix=NEW_PREFIX, dir=root.resolve()))
-            self._lock = take_lock(fresh)
-            owner = json.dumps(asdict(this_process()))
-            descriptor = os.open(fresh / OWNER_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(owner)
+            self._lock: int | None = _own(fresh)
             # Renamed last: a directory under its final name always has an owner.
             self.path = fresh.rename(fresh.with_name(fresh.name.removeprefix(".new-")))
         except OSError as error:

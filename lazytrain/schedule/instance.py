@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from lazytrain.records import Contract
+from lazytrain.records import Contract, canonical_json, sha256_text
 
 
 class Bandwidth(Contract):
@@ -87,6 +87,20 @@ class Execution(Contract):
     optimizer_threads: int = Field(default=0, ge=0, description="0: all cores")
 
 
+class Costs(Contract):
+    """What the simulator needs beside the paper's windows; zero is not modelled.
+
+    Window times may be longer than the compute they stand for (a layer whose weights
+    take longer to arrive than to use), so the compute itself is kept here.
+    """
+
+    forward_s: tuple[float, ...] = ()
+    backward_s: tuple[float, ...] = ()
+    embedding_s: float = Field(default=0.0, ge=0)
+    turn_s: float = Field(default=0.0, ge=0, description="head and loss")
+    optimizer_parameters_per_s: float = Field(default=0.0, ge=0)
+
+
 class Instance(Contract):
     """One planning problem. All per-layer tuples run over windows 0..L-1."""
 
@@ -105,14 +119,52 @@ class Instance(Contract):
     budget_bytes: Budget
     lambda_z_s: float = Field(default=1e-4, ge=0)
     lambda_n_s: float = Field(default=1e-3, ge=0)
+    lambda_c_s: float = Field(
+        default=0.0, ge=0, description="cost of a boundary in DRAM; 0 in the paper"
+    )
     max_block: int | None = Field(default=None, ge=1)
     options: Options = Options()
     fixed: Fixed = Fixed()
+    method: str = Field(
+        default="milp", description="what `lazytrain solve` runs unless told"
+    )
+    fixed_bytes: Budget = Field(
+        default=Budget(gpu=0, cpu=0, nvme=0),
+        description="bytes in each tier that no schedule changes",
+    )
+    costs: Costs = Costs()
     parts: tuple[PartSpec, ...] = ()
     execution: Execution | None = None
     made_from: dict[str, str] = Field(
         default_factory=dict, description="sha256 of each file this was made from"
     )
+
+    @property
+    def sha256(self) -> str:
+        """Hash that a plan made for this instance carries."""
+        return sha256_text(canonical_json(self))
+
+    @model_validator(mode="after")
+    def _fixed_is_inside(self) -> Self:
+        """Refuse fixed boundaries and edges outside 0..layers."""
+        for i in self.fixed.gpu or ():
+            if not 0 <= i <= self.layers:
+                raise ValueError(f"fixed.gpu names boundary {i} of 0..{self.layers}")
+        for start, end in self.fixed.edges or ():
+            if not 0 <= start < end <= self.layers:
+                raise ValueError(f"fixed.edges names ({start}, {end}), not an edge")
+        return self
+
+    @model_validator(mode="after")
+    def _costs_match(self) -> Self:
+        """Refuse per-layer costs of the wrong length."""
+        for name in ("forward_s", "backward_s"):
+            values = getattr(self.costs, name)
+            if values and (len(values) != self.layers or min(values) < 0):
+                raise ValueError(
+                    f"costs.{name} needs layers = {self.layers} entries, none below 0"
+                )
+        return self
 
     @model_validator(mode="after")
     def _shapes(self) -> Self:

@@ -1,0 +1,106 @@
+"""Commands of the planner: instance, solve, check, simulate, render, estimate, fit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lazytrain import records
+from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
+from lazytrain.records import HardwareProfile, LayerProfile
+
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+
+Out = Annotated[Path, typer.Option("--out", help="file to write")]
+
+
+@app.command()
+def instance(
+    hardware: Annotated[Path, typer.Option(help="hardware.json of this machine")],
+    layers: Annotated[Path, typer.Option(help="layers.json of this model")],
+    accelerator: Annotated[str, typer.Option(help="sheet id")],
+    scale: Annotated[str, typer.Option(help="scale of the run sheet")],
+    system: Annotated[str, typer.Option(help="system of the run sheet")],
+    out: Out,
+    config: Annotated[Path, typer.Option(help="configuration")] = Path(
+        "config/config.yaml"
+    ),
+    runs: Annotated[
+        Path | None, typer.Option(help="run sheet, if not config's")
+    ] = None,
+) -> None:
+    """Derive the planning problem of one run from measured profiles."""
+    from lazytrain.schedule.derive import derive_instance
+
+    settings = load_yaml(PipelineConfig, config)
+    row = find_run(load_runs(runs or Path(settings.runs)), accelerator, scale, system)
+    made_from = {
+        "hardware": records.sha256_file(hardware),
+        "layers": records.sha256_file(layers),
+    }
+    problem = derive_instance(
+        records.read(HardwareProfile, hardware),
+        records.read(LayerProfile, layers),
+        row,
+        settings,
+    )
+    records.write(problem.model_copy(update={"made_from": made_from}), out)
+
+
+@app.command()
+def solve(
+    instance: Annotated[Path, typer.Argument(help="instance JSON")],
+    out: Out,
+    time_limit_s: Annotated[float, typer.Option(help="solver limit")] = 60.0,
+    gap: Annotated[float, typer.Option(help="relative gap to stop at")] = 0.0,
+    seed: Annotated[int, typer.Option(help="solver seed")] = 0,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="milp, literal, counts, fixed-interval:K, keep-all, recompute-all, "
+            "sqrt-l, greedy; default: what the instance names"
+        ),
+    ] = None,
+) -> None:
+    """Solve an instance and write its plan."""
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.solve import Limits, solve
+
+    problem = records.read(Instance, instance)
+    plan = solve(problem, Limits(time_limit_s, gap, seed), method)
+    records.write(plan, out)
+    how = plan.solve
+    proof = "" if how.gap is None else f", gap {how.gap:.4%}"
+    counts = "/".join(str(plan.homes.count(h)) for h in ("gpu", "cpu", "nvme"))
+    sys.stderr.write(
+        f"{plan.name}: {how.status} by {how.method}, objective {how.objective_s:.6f} s"
+        f"{proof}, GPU/CPU/NVMe {counts}, recomputed "
+        f"{plan.homes.count('recompute')}, {how.seconds:.2f} s\n"
+    )
+
+
+@app.command()
+def check(
+    plan: Annotated[Path, typer.Argument(help="plan JSON")],
+    instance: Annotated[Path, typer.Argument(help="its instance JSON")],
+    out: Annotated[Path | None, typer.Option(help="report to write")] = None,
+) -> None:
+    """Replay a plan against its instance; exit code 1 if it breaks a rule."""
+    from lazytrain.schedule.check import check
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.plan import Plan
+
+    report = check(records.read(Plan, plan), records.read(Instance, instance))
+    if out:
+        records.write(report, out)
+    for violation in report.violations:
+        sys.stderr.write(f"violation [{violation.kind}]: {violation.detail}\n")
+    if not report.is_valid:
+        raise typer.Exit(1)
+    sys.stderr.write(
+        f"{report.name}: valid, objective {report.objective_s:.6f} s, exposed "
+        f"{sum(report.exposed_s.values()):.6f} s\n"
+    )

@@ -1,0 +1,304 @@
+"""From measured profiles and a row of the run sheet to the planner's instance."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
+from lazytrain.errors import InvalidInput
+from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
+from lazytrain.schedule.instance import (
+    Bandwidth,
+    Budget,
+    Costs,
+    Execution,
+    Instance,
+    PartSpec,
+)
+from lazytrain.schedule.memory import (
+    ModelSizes,
+    boundary_bytes,
+    device_bytes,
+    host_bytes,
+)
+from lazytrain.units import GIB, format_bytes, parse_bytes
+
+ITEMSIZE = {"bfloat16": 2, "float32": 4}
+# The planner's method by system; a system not named here uses the program.
+METHODS = {"megatrain": "fixed-interval:4", "lazytrain-no-milp": "fixed-interval:4"}
+OPTIMIZERS = {"lazytrain-no-hybrid8bit": "adamw", "megatrain": "deepspeed_adam"}
+# What stays free of a device's or a host's memory for everything not modelled.
+HOST_SHARE = 0.9
+DISK_SHARE = 0.5
+
+
+def derive_instance(
+    hardware: HardwareProfile,
+    layers: LayerProfile,
+    row: RunRow,
+    config: PipelineConfig,
+) -> Instance:
+    """Return the planning problem of one run.
+
+    Times are scaled from the profiled tokens to the batch. Windows last as long as the
+    slower of compute and weight streaming; gradients go down in the backward, where
+    the link's other direction is, so they take nothing from the write windows.
+
+    Raises:
+        InvalidInput: If the sheet id has no settings, a budget has no unit, the batch
+            is impossible, or the cap is below what a step needs without activations.
+    """
+    settings = _settings(config, row)
+    run = execution(hardware, layers, row, config)
+    parts = part_specs(layers)
+    sizes = model_sizes(layers, run)
+    budget, fixed = budgets(hardware, settings, parts, run, sizes)
+    scale = row.batch * row.seq_len / layers.tokens
+    costs = [_cost(layers, kind) for kind in layers.layer_types]
+    forward = tuple(cost.forward_s * scale for cost in costs)
+    backward = tuple(_backward_s(cost, run.save_level) * scale for cost in costs)
+    weights = tuple(
+        0 if run.resident_weights else part.weight_bytes
+        for part in parts
+        if part.kind == "layer"
+    )
+    rates = _bandwidth(hardware)
+    tie = min(forward)
+    return Instance(
+        name=f"{row.accelerator}/{row.scale}/{row.system}",
+        model=row.model,
+        layers=len(costs),
+        layer_types=layers.layer_types,
+        boundary_bytes=(boundary_bytes(run, sizes),) * (len(costs) + 1),
+        rho_s=forward,
+        window_write_s=_at_least(forward, weights, rates.h2d),
+        window_read_s=_at_least(backward, weights, rates.h2d),
+        mandatory_d2h_bytes=(0,) * len(costs),
+        mandatory_h2d_bytes=weights,
+        bandwidth=rates,
+        budget_bytes=budget,
+        # Tie-breaks only: far below the cheapest recomputation, and DRAM dearer
+        # than HBM, so that what fits in HBM stays there.
+        lambda_z_s=min(1e-4, tie / 100),
+        lambda_n_s=min(1e-3, tie / 10),
+        lambda_c_s=min(1e-5, tie / 1000),
+        method=METHODS.get(row.system, "milp"),
+        fixed_bytes=fixed,
+        costs=Costs(
+            forward_s=forward,
+            backward_s=backward,
+            embedding_s=layers.embedding_s * scale,
+            turn_s=layers.loss_s * scale,
+            optimizer_parameters_per_s=_optimizer_rate(hardware, run),
+        ),
+        parts=parts,
+        execution=run,
+    )
+
+
+def _settings(config: PipelineConfig, row: RunRow) -> AcceleratorSettings:
+    """Return the settings of the row's sheet id."""
+    if row.accelerator not in config.accelerators:
+        known = ", ".join(config.accelerators)
+        raise InvalidInput("accelerator", row.accelerator, f"choose one of {known}")
+    return config.accelerators[row.accelerator]
+
+
+def execution(
+    hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
+) -> Execution:
+    """Return how the row is to be run: the sheet, then the accelerator's settings."""
+    settings = _settings(config, row).executor
+    optimizer = config.optimizer
+    kind = OPTIMIZERS.get(row.system, optimizer.type)
+    master: Literal["fp32-split", "bf16", "bf16-stochastic", "fp32"] = optimizer.master
+    if layers.dtype == "float32":
+        master = "fp32"
+    return Execution(
+        batch=row.batch,
+        seq_len=row.seq_len,
+        micro_batch=micro_batch(row.batch, row.seq_len, settings.micro_batch_tokens),
+        save_level=settings.save_level,
+        body=layers.body,
+        resident_weights=settings.resident_weights,
+        prefetch_distance=settings.prefetch_distance,
+        weight_slots=settings.weight_slots,
+        grad_slots=settings.grad_slots,
+        chunk_bytes=parse_bytes(settings.chunk_bytes, "executor.chunk_bytes"),
+        loss_chunk_tokens=settings.loss_chunk_tokens,
+        reserve_bytes=reserve_bytes(hardware),
+        optimizer=kind,
+        eight_bit_fraction=optimizer.eight_bit_fraction,
+        master=master,
+        optimizer_threads=optimizer.threads,
+    )
+
+
+def reserve_bytes(hardware: HardwareProfile) -> int:
+    """Return what the allocator's slack takes from a device's cap; 0 on a CPU."""
+    if hardware.gpu_memory_bytes == 0:
+        return 0
+    return min(4 * GIB, hardware.gpu_memory_bytes // 20)
+
+
+def micro_batch(batch: int, seq_len: int, tokens: int) -> int:
+    """Return the largest divisor of the batch within ``tokens``, at least 1."""
+    fitting = max(1, tokens // seq_len)
+    return max(d for d in range(1, batch + 1) if batch % d == 0 and d <= fitting)
+
+
+def part_specs(layers: LayerProfile) -> tuple[PartSpec, ...]:
+    """Return embedding, layers and head in forward order, with ties."""
+    itemsize = ITEMSIZE[layers.dtype]
+    costs = [_cost(layers, kind) for kind in layers.layer_types]
+    embedding = layers.embedding_parameters
+    specs = [
+        PartSpec(
+            name="embedding",
+            kind="embedding",
+            num_parameters=embedding,
+            weight_bytes=embedding * itemsize,
+            gradient_bytes=embedding * FP32,
+        )
+    ]
+    specs += [
+        PartSpec(
+            name=f"layer.{i}",
+            kind="layer",
+            layer_type=cost.layer_type,
+            num_parameters=cost.num_parameters,
+            weight_bytes=cost.weight_bytes,
+            gradient_bytes=cost.num_parameters * itemsize,
+        )
+        for i, cost in enumerate(costs)
+    ]
+    head = layers.head_parameters
+    specs.append(
+        PartSpec(
+            name="head",
+            kind="head",
+            num_parameters=head,
+            weight_bytes=head * itemsize,
+            gradient_bytes=head * FP32,
+            tied_to="embedding" if layers.tied else None,
+        )
+    )
+    return tuple(specs)
+
+
+FP32 = 4
+
+
+def model_sizes(layers: LayerProfile, run: Execution) -> ModelSizes:
+    """Return the sizes at the run's micro-batch, scaled from the profiled tokens."""
+    scale = run.micro_batch * run.seq_len / layers.tokens
+    workspace = max(cost.workspace_bytes for cost in layers.layers)
+    return ModelSizes(
+        hidden=layers.hidden_size,
+        vocab=layers.vocab_size,
+        itemsize=ITEMSIZE[layers.dtype],
+        workspace_bytes=math.ceil(workspace * scale),
+    )
+
+
+def budgets(
+    hardware: HardwareProfile,
+    settings: AcceleratorSettings,
+    parts: tuple[PartSpec, ...],
+    run: Execution,
+    sizes: ModelSizes,
+) -> tuple[Budget, Budget]:
+    """Return the activation budgets, and what each tier holds besides.
+
+    Raises:
+        InvalidInput: If a cap is missing or below what a step needs without
+            any activation.
+    """
+    texts = settings.budgets
+    cap = _size(texts.gpu_cap, hardware.gpu_cap_bytes, "budgets.gpu_cap")
+    if cap <= 0:
+        remedy = "the profile has no device memory; write a size, such as 64MiB"
+        raise InvalidInput("budgets.gpu_cap", texts.gpu_cap, remedy)
+    device = device_bytes(parts, run, sizes)
+    if device.total >= cap:
+        raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
+    host = host_bytes(parts, run).total
+    capacity = _size(
+        texts.host_capacity,
+        int(hardware.host_memory_bytes * HOST_SHARE),
+        "budgets.host_capacity",
+    )
+    cpu = _size(
+        texts.cpu_activations, max(0, capacity - host), "budgets.cpu_activations"
+    )
+    nvme = _size(
+        texts.nvme_activations,
+        int(hardware.disk_free_bytes * DISK_SHARE),
+        "budgets.nvme_activations",
+    )
+    fixed = Budget(gpu=device.total, cpu=host, nvme=0)
+    return Budget(gpu=cap - device.total, cpu=cpu, nvme=nvme), fixed
+
+
+def _size(text: str, automatic: int, field: str) -> int:
+    """Return a budget given as text, or the automatic one."""
+    return automatic if text == "auto" else parse_bytes(text, field)
+
+
+def _too_small(device: object) -> str:
+    """Say what a step needs before any activation, largest first."""
+    items = sorted(vars(device).items(), key=lambda item: -item[1])
+    total = sum(size for _, size in items)
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in items[:4])
+    return (
+        f"a step needs {format_bytes(total)} before any activation ({largest}); raise "
+        "the cap, or lower micro_batch_tokens, weight_slots, loss_chunk_tokens or batch"
+    )
+
+
+def _cost(layers: LayerProfile, kind: str) -> LayerCost:
+    """Return the measured cost of a layer type."""
+    for cost in layers.layers:
+        if cost.layer_type == kind:
+            return cost
+    raise InvalidInput("layer_types", kind, "the profile has no cost for it")
+
+
+def _backward_s(cost: LayerCost, level: str) -> float:
+    """Return backward seconds at a save level, its re-forward included."""
+    for candidate in cost.levels:
+        if candidate.name == level:
+            return candidate.backward_s
+    return cost.backward_s + cost.forward_s
+
+
+def _bandwidth(hardware: HardwareProfile) -> Bandwidth:
+    """Return rates with both directions busy; a missing disk gets one byte a second."""
+    link, disk = hardware.link, hardware.disk
+    return Bandwidth(
+        d2h=link.d2h_together,
+        h2d=link.h2d_together,
+        nvme_write=max(disk.write, 1.0),
+        nvme_read=max(disk.read, 1.0),
+    )
+
+
+def _at_least(
+    compute_s: tuple[float, ...], weight_bytes: tuple[int, ...], rate: float
+) -> tuple[float, ...]:
+    """Return windows as long as the slower of compute and weight streaming."""
+    return tuple(
+        max(seconds, size / rate)
+        for seconds, size in zip(compute_s, weight_bytes, strict=True)
+    )
+
+
+def _optimizer_rate(hardware: HardwareProfile, run: Execution) -> float:
+    """Return the measured update rate of the run's state format, 0 if unknown."""
+    names = {"hybrid_adamw_8bit": "hybrid", "cpu_adamw_8bit": "8bit"}
+    rates = hardware.optimizer_parameters_per_s
+    for name in (run.optimizer, names.get(run.optimizer, "fp32")):
+        if name in rates:
+            return rates[name]
+    return min(rates.values(), default=0.0)

@@ -1,0 +1,146 @@
+"""Schedules made by rule, each a plan that the same checker and executor accept.
+
+``fixed_interval`` is MegaTrain's checkpointing seen as a point of the paper's space.
+Every rule fills HBM first, then DRAM, then NVMe, in the order it names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.schedule.assemble import assemble
+from lazytrain.schedule.instance import Instance
+from lazytrain.schedule.objective import terms
+from lazytrain.schedule.plan import Home, Plan, Solve
+from lazytrain.schedule.windows import is_admissible, place
+from lazytrain.units import format_bytes
+
+TIERS = (Home.GPU, Home.CPU, Home.NVME)
+
+
+def fixed_interval(instance: Instance, every: int = 4) -> Plan:
+    """Keep every ``every``-th boundary and both ends; recompute the rest.
+
+    Raises:
+        InvalidInput: If ``every`` is below 1 or above the longest allowed block.
+        NoSchedule: If the checkpoints fit in no tier.
+    """
+    longest = instance.max_block or instance.layers
+    if every < 1:
+        raise InvalidInput("fixed-interval", every, "write a whole number from 1 on")
+    if min(every, instance.layers) > longest:
+        raise InvalidInput("fixed-interval", every, f"max_block is {longest}")
+    kept = [*range(0, instance.layers, every), instance.layers]
+    return _plan(instance, fill(instance, kept), f"fixed-interval:{every}")
+
+
+def keep_all(instance: Instance) -> Plan:
+    """Keep every boundary: HBM first, then DRAM, then NVMe.
+
+    Raises:
+        NoSchedule: If the three tiers together are too small.
+    """
+    return _plan(instance, fill(instance, range(instance.layers + 1)), "keep-all")
+
+
+def recompute_all(instance: Instance) -> Plan:
+    """Keep the two ends only, or as few more as ``max_block`` asks for."""
+    every = instance.max_block or instance.layers
+    kept = [*range(0, instance.layers, every), instance.layers]
+    return _plan(instance, fill(instance, kept), "recompute-all")
+
+
+def sqrt_l(instance: Instance) -> Plan:
+    """Keep every ceil(sqrt(L))-th boundary (Chen et al., 2016)."""
+    every = math.ceil(math.sqrt(instance.layers))
+    every = min(every, instance.max_block or every)
+    kept = [*range(0, instance.layers, every), instance.layers]
+    return _plan(instance, fill(instance, kept), "sqrt-l")
+
+
+def greedy(instance: Instance) -> Plan:
+    """Keep boundaries by seconds saved per byte while that lowers the objective."""
+    homes = list(recompute_all(instance).homes)
+    value = _objective(instance, homes)
+    interior = [i for i, home in enumerate(homes) if home == Home.RECOMPUTE]
+    size = instance.boundary_bytes
+    interior.sort(key=lambda i: (-instance.rho_s[i - 1] / max(size[i], 1), i))
+    for i in interior:
+        for home in TIERS:
+            trial = [*homes[:i], home, *homes[i + 1 :]]
+            cost = _objective(instance, trial)
+            if cost < value:
+                homes, value = trial, cost
+    return _plan(instance, homes, "greedy")
+
+
+def fill(instance: Instance, kept: Iterable[int]) -> list[Home]:
+    """Give the kept boundaries homes, HBM first; the last one is always in HBM.
+
+    Raises:
+        NoSchedule: If one of them fits nowhere; says how much is missing.
+    """
+    homes = [Home.RECOMPUTE] * (instance.layers + 1)
+    chosen = sorted(set(kept))
+    homes[instance.layers] = Home.GPU
+    for i in chosen[:-1]:
+        for home in TIERS:
+            homes[i] = home
+            if fits(instance, homes) and _may_wait(instance, homes, i):
+                break
+        else:
+            raise NoSchedule(_no_room(instance, chosen))
+    if not fits(instance, homes) or not is_admissible(instance, homes):
+        raise NoSchedule(_no_room(instance, chosen))
+    return homes
+
+
+def _may_wait(instance: Instance, homes: Sequence[Home], i: int) -> bool:
+    """Whether boundary i has windows; the rest of the path is not known yet."""
+    late = 1 if instance.options.read_deadline == "layer" else 0
+    return homes[i] == Home.GPU or i + late < instance.layers
+
+
+def fits(instance: Instance, homes: Sequence[Home]) -> bool:
+    """Whether homes respect every budget, transient memory included."""
+    used = dict.fromkeys(TIERS, 0)
+    block = widest = 0
+    for size, home in zip(instance.boundary_bytes, homes, strict=True):
+        if home == Home.RECOMPUTE:
+            block += size
+            widest = max(widest, block)
+        else:
+            used[home] += size
+            block = 0
+    if instance.options.transient:
+        used[Home.GPU] += widest
+    budget = instance.budget_bytes
+    return all(used[home] <= getattr(budget, home.value) for home in TIERS)
+
+
+def _objective(instance: Instance, homes: Sequence[Home]) -> float:
+    """Return the objective, infinite where homes are not allowed."""
+    if not fits(instance, homes) or not is_admissible(instance, homes):
+        return math.inf
+    return terms(instance, homes, place(instance, homes)).total_s
+
+
+def _plan(instance: Instance, homes: Sequence[Home], method: str) -> Plan:
+    """Wrap homes as a plan."""
+    placement = place(instance, homes)
+    value = terms(instance, homes, placement).total_s
+    solve = Solve(status="heuristic", method=method, objective_s=value)
+    return assemble(instance, homes, placement, solve)
+
+
+def _no_room(instance: Instance, kept: Sequence[int]) -> str:
+    """Say what the checkpoints need and what there is."""
+    needed = sum(instance.boundary_bytes[i] for i in kept)
+    budget = instance.budget_bytes
+    return (
+        f"{len(kept)} boundaries of {format_bytes(needed)} in all do not fit in the "
+        f"budgets: GPU {format_bytes(budget.gpu)}, CPU {format_bytes(budget.cpu)}, "
+        f"NVMe {format_bytes(budget.nvme)}; raise one or keep fewer boundaries"
+    )

@@ -1,0 +1,115 @@
+"""The memory model: what a step holds in HBM and host memory beside boundaries.
+
+The one home of these sums: :mod:`derive` takes budgets from them, ``estimate`` and
+``fit`` print them. All results are whole bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lazytrain.schedule.instance import Execution, PartSpec
+
+FP32_BYTES = 4
+STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
+MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Dimensions that the memory model needs; ``itemsize`` is of the compute dtype.
+
+    ``workspace_bytes`` is what one layer's forward and backward hold at the
+    micro-batch, saved tensors included.
+    """
+
+    hidden: int
+    vocab: int
+    itemsize: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceBytes:
+    """HBM that no activation schedule changes, by cause."""
+
+    reserve: int
+    weight_slots: int
+    gradient_accumulator: int
+    grad_slots: int
+    ends: int
+    end_gradient: int
+    loss_chunk: int
+    working_hidden: int
+    layer_workspace: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(vars(self).values())
+
+
+@dataclass(frozen=True)
+class HostBytes:
+    """Host memory that no activation schedule changes, by cause."""
+
+    weights: int
+    master_remainder: int
+    optimizer_state: int
+    gradients: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(vars(self).values())
+
+
+def boundary_bytes(run: Execution, sizes: ModelSizes) -> int:
+    """Return A, one hidden state of the whole batch."""
+    return run.batch * run.seq_len * sizes.hidden * sizes.itemsize
+
+
+def device_bytes(
+    parts: Sequence[PartSpec], run: Execution, sizes: ModelSizes
+) -> DeviceBytes:
+    """Return what a step holds in HBM beside its boundaries."""
+    layers = [part for part in parts if part.kind == "layer"]
+    ends = [part for part in parts if part.kind != "layer" and not part.tied_to]
+    largest = max((part.weight_bytes for part in layers), default=0)
+    widest = max((part.num_parameters for part in layers), default=0)
+    gradient = max((part.gradient_bytes for part in layers), default=0)
+    slots = len(layers) if run.resident_weights else run.weight_slots
+    tokens = min(run.loss_chunk_tokens, run.batch * run.seq_len)
+    return DeviceBytes(
+        reserve=run.reserve_bytes,
+        weight_slots=min(slots, len(layers)) * largest,
+        gradient_accumulator=widest * FP32_BYTES,
+        grad_slots=run.grad_slots * gradient,
+        ends=sum(part.weight_bytes for part in ends),
+        end_gradient=max((p.num_parameters for p in ends), default=0) * FP32_BYTES,
+        loss_chunk=2 * tokens * sizes.vocab * sizes.itemsize,
+        working_hidden=2 * boundary_bytes(run, sizes),
+        layer_workspace=sizes.workspace_bytes,
+    )
+
+
+def host_bytes(parts: Sequence[PartSpec], run: Execution) -> HostBytes:
+    """Return what a step holds in host memory beside its boundaries."""
+    own = [part for part in parts if not part.tied_to]
+    parameters = sum(part.num_parameters for part in own)
+    return HostBytes(
+        weights=sum(part.weight_bytes for part in own),
+        master_remainder=parameters * MASTER_BYTES[run.master],
+        optimizer_state=int(parameters * state_bytes_per_parameter(run)),
+        gradients=sum(part.gradient_bytes for part in own),
+    )
+
+
+def state_bytes_per_parameter(run: Execution) -> float:
+    """Return the bytes of both AdamW moments per parameter (Section 3.5)."""
+    share = {
+        "hybrid_adamw_8bit": run.eight_bit_fraction,
+        "cpu_adamw_8bit": 1.0,
+    }.get(run.optimizer, 0.0)
+    return share * STATE_BYTES["8bit"] + (1 - share) * STATE_BYTES["fp32"]

@@ -1,0 +1,54 @@
+# Two commands for a newcomer: `make table3` and `make test`. Each makes .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+SMOKE := build/smoke
+
+.PHONY: table3 all test test-slow lint types unit workflow smoke claims schemas
+
+table3: $(BIN)/lazytrain
+	snakemake --cores all results/table3.csv
+
+all: $(BIN)/lazytrain
+	snakemake --cores all
+
+test: export HF_HUB_OFFLINE = 1
+test: lint types unit workflow smoke claims
+	@echo "make test: all checks passed"
+
+test-slow: $(BIN)/lazytrain
+	pytest -m "slow and not gpu" -p no:cacheprovider
+
+lint: $(BIN)/lazytrain
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+
+types: $(BIN)/lazytrain
+	mypy
+	lint-imports
+
+unit: $(BIN)/lazytrain
+	pytest -n 2 -m "not slow and not gpu and not workflow"
+
+workflow: $(BIN)/lazytrain
+	pytest -n 2 -m "workflow and not slow"
+
+# Every rule once, in a folder of its own, then the report.
+smoke: $(BIN)/lazytrain
+	rm -rf $(SMOKE)
+	mkdir -p $(SMOKE)
+	ln -s $(CURDIR)/config $(CURDIR)/profiles $(SMOKE)/
+	snakemake --cores all --directory $(SMOKE) --configfile config/smoke.yaml
+	snakemake --directory $(SMOKE) --configfile config/smoke.yaml --report $(SMOKE)/report.zip
+
+claims: $(BIN)/lazytrain
+	lazytrain claims > /dev/null
+
+schemas: $(BIN)/lazytrain
+	python -m lazytrain.schemas
+
+$(BIN)/lazytrain:
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[all,dev]'

@@ -1,0 +1,169 @@
+"""``lazytrain report``: tables and figures from records; ``lazytrain claims``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lazytrain.config import RunRow, load_runs
+from lazytrain.records import EvalRecord, HardwareProfile, RunRecord, read
+
+app = typer.Typer(help=__doc__)
+report = typer.Typer(no_args_is_help=True, help="Make a table or a figure.")
+app.add_typer(report, name="report")
+
+Records = Annotated[
+    list[Path] | None, typer.Argument(help="record files; none: every cell is n/a")
+]
+Out = Annotated[Path, typer.Option(help="file to write")]
+Paper = Annotated[Path, typer.Option(help="folder of the paper's printed values")]
+Sheet = Annotated[Path, typer.Option(help="the run sheet")]
+Accelerators = Annotated[
+    str, typer.Option("--accelerator", help="sheet ids, separated by commas")
+]
+PAPER = Path("config/paper")
+SHEET = Path("config/runs.tsv")
+CLAIMS = Path("config/claims.yaml")
+
+
+def _rows(sheet: Path, accelerators: str, scale: str = "") -> list[RunRow]:
+    """Return the sheet's rows of some accelerators, and of one scale if given."""
+    chosen = accelerators.split(",")
+    return [
+        row
+        for row in load_runs(sheet)
+        if row.accelerator in chosen and scale in {"", row.scale}
+    ]
+
+
+def _runs(files: list[Path] | None) -> list[RunRecord]:
+    """Read run records."""
+    return [read(RunRecord, path) for path in files or []]
+
+
+def _evaluations(files: list[Path] | None) -> list[EvalRecord]:
+    """Read evaluation records."""
+    return [read(EvalRecord, path) for path in files or []]
+
+
+@report.command()
+def table2(profiles: Records, out: Out, paper: Paper = PAPER) -> None:
+    """Write capacities and rates of the machine, as measured."""
+    from lazytrain.report import machine
+    from lazytrain.report.frames import write_table
+
+    found = [read(HardwareProfile, path) for path in profiles or []]
+    write_table(machine.table2(found, paper), machine.MachineRow, out)
+
+
+@report.command()
+def table3(
+    records: Records,
+    accelerator: Accelerators,
+    out: Out,
+    sheet: Sheet = SHEET,
+    scale: Annotated[str, typer.Option(help="one scale; empty: all")] = "",
+    paper: Paper = PAPER,
+) -> None:
+    """Write throughput and memory by scale and system."""
+    from lazytrain.report import tables
+    from lazytrain.report.frames import write_table
+
+    rows = tables.table3(_rows(sheet, accelerator, scale), _runs(records), paper)
+    write_table(rows, tables.ThroughputRow, out)
+
+
+@report.command()
+def table4(
+    records: Records,
+    accelerator: Accelerators,
+    out: Out,
+    sheet: Sheet = SHEET,
+    paper: Paper = PAPER,
+) -> None:
+    """Write exact match by scale and system, before and after training."""
+    from lazytrain.report import accuracy
+    from lazytrain.report.frames import write_table
+
+    rows = accuracy.table4(_rows(sheet, accelerator), _evaluations(records), paper)
+    write_table(rows, accuracy.AccuracyRow, out)
+
+
+@report.command()
+def table5(
+    records: Records,
+    accelerator: Accelerators,
+    out: Out,
+    sheet: Sheet = SHEET,
+    paper: Paper = PAPER,
+) -> None:
+    """Write the component ablation."""
+    from lazytrain.report import tables
+    from lazytrain.report.frames import write_table
+
+    rows = tables.table5(_rows(sheet, accelerator), _runs(records), paper)
+    write_table(rows, tables.ThroughputRow, out)
+
+
+@report.command()
+def compare(
+    records: Records,
+    accelerator: Accelerators,
+    out: Out,
+    evaluation: Annotated[
+        list[Path] | None, typer.Option(help="evaluation record; may be repeated")
+    ] = None,
+    claims: Annotated[Path, typer.Option(help="the claims")] = CLAIMS,
+    paper: Paper = PAPER,
+) -> None:
+    """Write each claim beside its measurement, with a verdict."""
+    from lazytrain.report import compare as comparison
+    from lazytrain.report.claims import load_claims
+    from lazytrain.report.frames import write_table
+
+    evidence = comparison.Evidence(_runs(records), _evaluations(evaluation), paper)
+    rows = comparison.compare(load_claims(claims), evidence, accelerator.split(","))
+    write_table(rows, comparison.CompareRow, out)
+
+
+@report.command()
+def figure(
+    name: Annotated[str, typer.Argument(help="throughput or quality")],
+    table: Annotated[Path, typer.Argument(help="table3.csv or table4.csv")],
+    out: Out,
+) -> None:
+    """Draw a bar chart of a table."""
+    from lazytrain.errors import InvalidInput
+    from lazytrain.report import figures
+    from lazytrain.report.accuracy import AccuracyRow
+    from lazytrain.report.frames import read_table
+    from lazytrain.report.tables import ThroughputRow
+
+    if name == "throughput":
+        figures.throughput_figure(read_table(ThroughputRow, table), out)
+    elif name == "quality":
+        figures.quality_figure(read_table(AccuracyRow, table), out)
+    else:
+        raise InvalidInput("figure", name, "choose throughput or quality")
+
+
+@app.command("claims")
+def claims(
+    config: Annotated[Path, typer.Option(help="the claims")] = CLAIMS,
+    document: Annotated[
+        Path | None, typer.Option(help="document whose table is renewed")
+    ] = None,
+    paper: Paper = PAPER,
+) -> None:
+    """Print the table of claims, or put it into a document."""
+    from lazytrain.report.claims import claims_table, load_claims, write_claims
+    from lazytrain.report.compare import paper_values
+
+    loaded = load_claims(config)
+    table = claims_table(loaded, paper_values(loaded, paper))
+    if document is None:
+        typer.echo(table)
+    else:
+        write_claims(document, table)

@@ -1,0 +1,208 @@
+# Run sheet, validation, wildcard constraints and code fingerprints; no rule.
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+from pydantic import ValidationError
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import validate
+
+from lazytrain.config import PipelineConfig, RunRow, find_run, load_runs
+from lazytrain.errors import LazyTrainError
+from lazytrain.fingerprint import fingerprint
+from lazytrain.profile import accelerator as machine
+
+# Larger than any node: Snakemake scales it down to --cores, so a measured job is alone.
+WHOLE_NODE = 4096
+
+# Systems that run without a plan of ours.
+UNPLANNED = ("zero", "resident")
+
+
+def load_settings() -> PipelineConfig:
+    """Validate the config against its schema and its types; name what is wrong."""
+    try:
+        settings = PipelineConfig.model_validate(config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise WorkflowError(
+            f"config key {key!r} = {first['input']!r}: {first['msg']};"
+            " config/README.md lists every key"
+        ) from None
+    validate(config, "../schemas/config.schema.json")
+    return settings
+
+
+def load_sheet(path: Path) -> list[RunRow]:
+    """Read and validate the run sheet."""
+    try:
+        return load_runs(path)
+    except LazyTrainError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def choose_accelerator() -> str:
+    """Return the sheet id: the config's own, or what `auto` finds on this machine."""
+    chosen = SETTINGS.accelerator
+    if chosen == "auto":
+        chosen = machine.resolve_accelerator("auto")
+    known = sorted({row.accelerator for row in SHEET})
+    if chosen not in known:
+        raise WorkflowError(
+            f"accelerator = {chosen!r}: {SETTINGS.runs} has rows for"
+            f" {', '.join(known)} only; choose one with --config accelerator=ID"
+        )
+    return chosen
+
+
+def recorded_files(name: str, purpose: str = "") -> list[str]:
+    """Return the recorded files of one name, and of one purpose of run if given."""
+    files = sorted(Path("results", SETTINGS.records).glob(f"**/{name}"))
+    if purpose:
+        files = [p for p in files if json.loads(p.read_text())["purpose"] == purpose]
+    return [path.as_posix() for path in files]
+
+
+def shown_accelerators() -> list[str]:
+    """Return the sheet ids that the tables show: the chosen one, or the recorded."""
+    if IS_MEASURED:
+        return [ACCELERATOR]
+    records = [json.loads(Path(p).read_text()) for p in recorded_files("record.json")]
+    if not records:
+        raise WorkflowError(
+            f"records = {SETTINGS.records!r}: no record.json below"
+            f" results/{SETTINGS.records}; --config records=runs measures here"
+        )
+    return sorted({record["accelerator"] for record in records})
+
+
+def run_files(*flags: str, scale: str = "") -> list[str]:
+    """Return the records of the runs that a table's column of the sheet marks."""
+    if not IS_MEASURED:
+        return recorded_files("record.json", "throughput")
+    return [
+        f"results/runs/{row.accelerator}/{row.scale}/{row.system}/record.json"
+        for row in SHEET
+        if row.accelerator == ACCELERATOR
+        and scale in ("", row.scale)
+        and any(getattr(row, flag) for flag in flags)
+    ]
+
+
+def scale_files(wildcards) -> list[str]:
+    """Return Table 3's records at one scale."""
+    return run_files("table3", scale=wildcards.scale)
+
+
+def evaluation_files() -> list[str]:
+    """Return the evaluations behind Table 4."""
+    if not IS_MEASURED:
+        return recorded_files("eval.json")
+    return [
+        f"results/quality/{row.accelerator}/{row.scale}/{row.system}/eval.json"
+        for row in SHEET
+        if row.accelerator == ACCELERATOR and row.table4
+    ]
+
+
+def evaluation_options() -> str:
+    """Return the evaluations as options of a command."""
+    return " ".join(f"--evaluation {name}" for name in evaluation_files())
+
+
+def profile_files() -> list[str]:
+    """Return the hardware profiles behind Table 2."""
+    if not IS_MEASURED:
+        return recorded_files("hardware.json")
+    return [f"results/profile/{ACCELERATOR}/hardware.json"]
+
+
+def compiler_notice() -> str:
+    """Say which rows cannot run without a C++ compiler, and what helps."""
+    if any(map(shutil.which, ("c++", "g++", "clang++"))):
+        return ""
+    rows = sorted({name for name in RUNS["system"] if name.startswith("zero")})
+    return (
+        f"{', '.join(rows)}: not_run, because DeepSpeed compiles its CPU Adam and no"
+        " C++ compiler is on the PATH; install one (g++) and delete their records"
+    )
+
+
+def announce() -> None:
+    """Say once what was chosen and what cannot run, before any job starts."""
+    if IS_MEASURED:
+        lines = [machine.describe_choice(SETTINGS.accelerator, ACCELERATOR)]
+        lines.append(compiler_notice())
+    else:
+        found = len(recorded_files("record.json"))
+        lines = [f"records: {found} recorded runs of results/{SETTINGS.records}"]
+    if workflow.is_main_process:
+        print(*filter(None, lines), sep="\n", file=sys.stderr)
+
+
+def require_machine() -> None:
+    """Stop before the first job if the machine lacks what the sheet measures."""
+    try:
+        if IS_MEASURED:
+            machine.resolve_accelerator(ACCELERATOR)
+    except LazyTrainError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def row_of(wildcards) -> str:
+    """Return the sheet's row of a run: a changed row re-runs that run."""
+    row = find_run(SHEET, wildcards.accelerator, wildcards.scale, wildcards.system)
+    return row.model_dump_json(include={"model", "batch", "seq_len"})
+
+
+def model_of(wildcards) -> str:
+    """Return the model that stands behind a scale on an accelerator."""
+    return RUNS.query("scale == @wildcards.scale")["model"].iloc[0]
+
+
+def plan_of(wildcards) -> list[str]:
+    """Return the solved plan of a run, or nothing for a system without one."""
+    if wildcards.system.startswith(UNPLANNED):
+        return []
+    return ["schedules/solved/{accelerator}/{scale}/{system}.json"]
+
+
+def check_of(wildcards) -> list[str]:
+    """Return the independent check of a run's plan: no run starts on a plan it refutes."""
+    if wildcards.system.startswith(UNPLANNED):
+        return []
+    return ["results/checks/{accelerator}/{scale}/{system}.json"]
+
+
+def settings_of(*names: str) -> str:
+    """Return config keys as text: a change of one re-runs the rules that use it."""
+    chosen = {name: config[name] for name in names}
+    return json.dumps(chosen, sort_keys=True)
+
+
+def purpose_of(purpose: str) -> str:
+    """Return the executor's settings and those of one purpose of run."""
+    settings = config["accelerators"][ACCELERATOR]
+    return json.dumps({name: settings[name] for name in ("executor", purpose)})
+
+
+SETTINGS = load_settings()
+SHEET = load_sheet(Path(SETTINGS.runs))
+IS_MEASURED = SETTINGS.records == "runs"
+ACCELERATOR = choose_accelerator()
+ACCELERATORS = ",".join(shown_accelerators())
+RUNS = pd.DataFrame(row.model_dump() for row in SHEET if row.accelerator == ACCELERATOR)
+EFFECTIVE_CONFIG = json.dumps(SETTINGS.model_dump(mode="json"), sort_keys=True)
+# Defaults are filled in, so that a rule's params hold what really applies.
+config.update(SETTINGS.model_dump(mode="json"))
+
+announce()
+
+
+wildcard_constraints:
+    accelerator="|".join(sorted({row.accelerator for row in SHEET})),
+    scale="|".join(sorted({row.scale for row in SHEET})),
+    system="|".join(sorted({row.system for row in SHEET})),

@@ -1,0 +1,69 @@
+# Run one row of the sheet: for its throughput, or to an accuracy.
+
+
+rule train:
+    input:
+        config=ancient("results/config.json"),
+        split="results/data/split.json",
+        plan=plan_of,
+        check=check_of,
+    output:
+        record=ensure(
+            "results/runs/{accelerator}/{scale}/{system}/record.json", non_empty=True
+        ),
+    log:
+        "logs/train/{accelerator}/{scale}/{system}.log",
+    benchmark:
+        "logs/benchmarks/train/{accelerator}/{scale}/{system}.jsonl"
+    conda:
+        "../../envs/train.yaml"
+    threads: WHOLE_NODE
+    resources:
+        gpu=1,
+        mem_mb=16000,
+        runtime="4h",
+    params:
+        code=fingerprint("train", "baselines", "executor", "optim", "tiers", "models"),
+        row=row_of,
+        settings=settings_of("optimizer", "weights", "allow_truncation"),
+        purpose=purpose_of("throughput"),
+    shell:
+        "lazytrain run --config {input.config} --accelerator {wildcards.accelerator}"
+        " --scale {wildcards.scale} --system {wildcards.system}"
+        " --purpose throughput --split {input.split} --plan '{input.plan}'"
+        " --out {output.record} 2> {log}"
+
+
+rule train_quality:
+    input:
+        config=ancient("results/config.json"),
+        split="results/data/split.json",
+        plan=plan_of,
+        check=check_of,
+    output:
+        record=ensure(
+            "results/quality/{accelerator}/{scale}/{system}/record.json",
+            non_empty=True,
+        ),
+        weights=directory("results/quality/{accelerator}/{scale}/{system}/weights"),
+    log:
+        "logs/quality/{accelerator}/{scale}/{system}.log",
+    benchmark:
+        "logs/benchmarks/quality/{accelerator}/{scale}/{system}.jsonl"
+    conda:
+        "../../envs/train.yaml"
+    threads: WHOLE_NODE
+    resources:
+        gpu=1,
+        mem_mb=16000,
+        runtime="24h",
+    params:
+        code=fingerprint("train", "baselines", "executor", "optim", "tiers", "models"),
+        row=row_of,
+        settings=settings_of("optimizer", "weights", "allow_truncation"),
+        purpose=purpose_of("quality"),
+    shell:
+        "lazytrain run --config {input.config} --accelerator {wildcards.accelerator}"
+        " --scale {wildcards.scale} --system {wildcards.system}"
+        " --purpose quality --split {input.split} --plan '{input.plan}'"
+        " --out {output.record} --weights {output.weights} 2> {log}"

@@ -1,0 +1,86 @@
+"""One region of page-locked host memory, cut into named flat buffers.
+
+Torch's pinned pool rounds every block up to a power of two; here the region is
+allocated once at its exact size and registered with the driver in place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lazytrain.errors import OutOfMemory
+from lazytrain.units import GIB, format_bytes
+
+_ALIGNMENT_BYTES = 4096
+_PIECE_BYTES = 8 * GIB  # registered piecewise: a refusal then names how far it came
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+class HostArena:
+    """Host memory for weights, gradients and boundaries.
+
+    Args:
+        sizes: Buffer name to size in bytes.
+        pin: Register the region with CUDA, so that copies run asynchronously.
+
+    Raises:
+        OutOfMemory: ``host`` if the region cannot be allocated, ``pinned`` if the
+            driver refuses to register it.
+    """
+
+    def __init__(self, sizes: dict[str, int], *, pin: bool) -> None:
+        self.total_bytes = sum(_round_up(size) for size in sizes.values())
+        self._registered: list[int] = []
+        self._region = self._allocate()
+        base = self._region.data_ptr()
+        start = (-base) % _ALIGNMENT_BYTES
+        self._buffers: dict[str, Tensor] = {}
+        for name, size in sizes.items():
+            self._buffers[name] = self._region[start : start + size]
+            start += _round_up(size)
+        if pin:
+            self._pin()
+
+    def _allocate(self) -> Tensor:
+        wanted = self.total_bytes + _ALIGNMENT_BYTES
+        try:
+            return torch.empty(wanted, dtype=torch.uint8)
+        except RuntimeError as error:
+            detail = "use a smaller model or batch, 8-bit state, or more host memory"
+            raise OutOfMemory("host", wanted, detail) from error
+
+    def _pin(self) -> None:
+        # Pages must exist before they are locked; touching them also sizes memory
+        # that a virtual machine grows on demand.
+        self._region.fill_(0)
+        runtime = torch.cuda.cudart()
+        base, size = self._region.data_ptr(), self._region.numel()
+        for offset in range(0, size, _PIECE_BYTES):
+            piece = min(_PIECE_BYTES, size - offset)
+            status = runtime.cudaHostRegister(base + offset, piece, 0)
+            if int(status) != 0:
+                done = format_bytes(offset)
+                self.close()
+                raise OutOfMemory(
+                    "pinned",
+                    size,
+                    f"the driver registered {done} and then refused (code "
+                    f"{int(status)}): raise `ulimit -l` or shrink the plan's host use",
+                )
+            self._registered.append(base + offset)
+
+    def buffer(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Return a named buffer as a flat tensor of this dtype."""
+        return self._buffers[name].view(dtype)
+
+    def close(self) -> None:
+        """Unregister the region; the memory goes with the last view."""
+        runtime = torch.cuda.cudart() if self._registered else None
+        for address in self._registered:
+            assert runtime is not None
+            runtime.cudaHostUnregister(address)
+        self._registered.clear()

@@ -1,0 +1,435 @@
+"""The streaming engine: a model that lives in host memory and trains on one device.
+
+Host memory is the authority for weights and optimizer state; the device holds what the
+plan says and nothing else. The numbers are those of plain autograd, clipping by global
+norm, and AdamW on an fp32-exact master.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from lazytrain.config import OptimizerSettings
+from lazytrain.data.batches import Batch
+from lazytrain.errors import InvalidInput, PlanMismatch
+from lazytrain.executor.bodies import Bodies
+from lazytrain.executor.boundaries import BoundaryStore
+from lazytrain.executor.evaluate import EvaluationRunner
+from lazytrain.executor.gradients import GradientSums
+from lazytrain.executor.handles import Rebinder
+from lazytrain.executor.itinerary import forward_visits, itinerary, step_visits
+from lazytrain.executor.layers import LayerRunner
+from lazytrain.executor.loss import HeadLoss
+from lazytrain.executor.memory import (
+    boundary_homes,
+    host_arena,
+    shared_sums,
+    sizes_of,
+)
+from lazytrain.executor.optimizer import HostOptimizer
+from lazytrain.executor.protocol import Peaks, StepResult
+from lazytrain.executor.spill import Store
+from lazytrain.executor.step import (
+    Machinery,
+    RotaryCache,
+    StepRunner,
+    cut_waves,
+    wave_rows,
+)
+from lazytrain.executor.streams import Streams, Ticket
+from lazytrain.executor.timeline import Timeline
+from lazytrain.executor.updates import UpdateJob, UpdatePump
+from lazytrain.executor.weights import WeightStreamer
+from lazytrain.models.decoder import Decoder, PartShape
+from lazytrain.schedule.plan import Plan
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Choices that change no number, only how faults show.
+
+    Attributes:
+        body: ``eager``, ``compile`` or ``liger``; None takes the plan's templates.
+        instrument: Record where each step's time goes.
+        poison: Fill released buffers with NaN.
+        delay: Called before each copy, to slow it down.
+        kernel: Optimizer kernel, as :class:`lazytrain.optim.adamw.HostAdamW` has it.
+    """
+
+    body: str | None = None
+    instrument: bool = True
+    poison: bool = False
+    delay: Any = None
+    kernel: str = "auto"
+
+
+@dataclass
+class LaunchedStep:
+    """A step whose work has been launched; reading it waits for the device."""
+
+    pending: Future[StepResult]
+    timeline: Timeline | None = None
+    streams: Streams | None = None
+    _result: StepResult | None = field(default=None, repr=False)
+
+    def result(self) -> StepResult:
+        """Return the step's numbers."""
+        if self._result is None:
+            while not self.pending.done() and self.streams is not None:
+                try:
+                    self.pending.result(timeout=0.2)
+                except TimeoutError:
+                    self.streams.health.check()
+            got = self.pending.result()
+            spent = self.timeline.by_cause() if self.timeline else {}
+            self._result = StepResult(got.loss, got.grad_norm, got.skipped, spent)
+        return self._result
+
+
+class StreamingEngine:
+    """Trains along a plan.
+
+    Args:
+        model_config: Hugging Face configuration of a causal language model.
+        plan: What to do; refused if it was made for another shape.
+        settings: Optimizer settings.
+        dtype: Dtype of weights and hidden states: float32 or bfloat16.
+        device: Where to compute.
+        seed: Seed of the initial weights.
+        state_dict: Weights by Hugging Face name; None initialises them.
+        tier: Where NVMe boundaries go.
+        options: See :class:`EngineOptions`.
+
+    Raises:
+        PlanMismatch: If plan and model differ.
+        OutOfMemory: If host or pinned memory is too small.
+    """
+
+    def __init__(
+        self,
+        model_config: Any,
+        plan: Plan,
+        settings: OptimizerSettings,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        seed: int = 0,
+        state_dict: Mapping[str, Tensor] | None = None,
+        tier: Store | None = None,
+        options: EngineOptions | None = None,
+    ) -> None:
+        self.plan = plan
+        self.decoder = Decoder(model_config)
+        self._options = options or EngineOptions()
+        _check_plan(plan, self.decoder)
+        self.num_parameters = self.decoder.num_parameters
+        self._streams = Streams(device, self._options.delay)
+        self._workers = ThreadPoolExecutor(4, thread_name_prefix="homes")
+        sizes = sizes_of(self.decoder, plan, dtype)
+        self._sizes = sizes
+        self._arena = host_arena(sizes, plan, pin=device.type == "cuda")
+        self._host = self._buffers("weight")
+        self._host_gradients = self._buffers("gradient")
+        self._fill_weights(seed, state_dict)
+        self._optimizer = HostOptimizer(
+            plan,
+            settings,
+            sizes.layouts,
+            self._host,
+            self._host_gradients,
+            kernel=self._options.kernel,
+        )
+        self.master = self._optimizer.master
+        self.optimizer_state = self._optimizer.state_format
+        self.kernel = self._optimizer.kernel
+        self._machinery = self._make_machinery(tier)
+        self._make_schedule(settings)
+
+    def _buffers(self, kind: str) -> dict[str, Tensor]:
+        dtype = self._sizes.dtype
+        return {
+            name: self._arena.buffer(f"{kind} {name}", dtype)
+            for name in self._sizes.layouts
+        }
+
+    def _fill_weights(self, seed: int, state_dict: Mapping[str, Tensor] | None) -> None:
+        """Initialise or load every part, one at a time."""
+        for part in self.decoder.parts:
+            views = self._sizes.layouts[part.name].named_views(self._host[part.name])
+            if state_dict is None:
+                source: Mapping[str, Tensor] = self.decoder.initial_tensors(
+                    part, seed, self._streams.device
+                )
+            else:
+                source = {n: _named(state_dict, part, n) for n in part.tensors}
+            for name, view in views.items():
+                view.copy_(source[name])
+        gc.collect()
+
+    def _make_machinery(self, tier: Store | None) -> Machinery:
+        plan, sizes, streams = self.plan, self._sizes, self._streams
+        poison, device, dtype = self._options.poison, streams.device, sizes.dtype
+        weights = WeightStreamer(
+            streams,
+            self._host,
+            sizes.layouts,
+            sizes.resident,
+            slots=plan.weight_slots,
+            chunk_bytes=plan.chunk_bytes,
+            poison=poison,
+        )
+        homes = boundary_homes(plan, sizes, self._arena, streams, tier, self._workers)
+        boundaries = BoundaryStore(
+            plan, streams, sizes.wave, dtype, homes, poison=poison
+        )
+
+        def resolve(owner: str) -> Tensor:
+            kind, _, index = owner.partition(".")
+            if kind == "boundary":
+                return boundaries.flat(int(index))
+            return weights.where(owner)
+
+        return Machinery(
+            plan,
+            self.decoder,
+            streams,
+            sizes.layouts,
+            weights,
+            boundaries,
+            LayerRunner(self._bodies(), self._type_layouts(), Rebinder(resolve)),
+            self._head(),
+            self._gradient_sums(),
+            torch.zeros(sizes.wave.numel, dtype=dtype, device=device),
+            RotaryCache(self.decoder, device, dtype),
+        )
+
+    def _type_layouts(self) -> dict[str, Any]:
+        return {
+            part.layer_type: self._sizes.layouts[part.name]
+            for part in self.decoder.parts
+            if part.kind == "layer"
+        }
+
+    def _bodies(self) -> Bodies:
+        kinds = {template.body for template in self.plan.templates}
+        body = self._options.body or (kinds.pop() if len(kinds) == 1 else "eager")
+        names = {
+            part.layer_type: list(part.tensors)
+            for part in self.decoder.parts
+            if part.kind == "layer"
+        }
+        return Bodies(self.decoder, names, body)
+
+    def _head(self) -> HeadLoss:
+        tensors = self.decoder.parts[-1].tensors
+        norm = [
+            name.removeprefix("model.norm.")
+            for name in tensors
+            if name.startswith("model.norm.")
+        ]
+        return HeadLoss(
+            self.decoder,
+            norm,
+            self.plan.loss_chunk_tokens,
+            self._streams.device,
+            self._sizes.dtype,
+        )
+
+    def _gradient_sums(self) -> GradientSums:
+        return GradientSums(
+            self._streams,
+            self._sizes.layouts,
+            self._host_gradients,
+            shared_sums(self._sizes, self.plan, tied=self.decoder.tied),
+            slots=self.plan.grad_slots,
+            slot_numel=self._sizes.slot_numel,
+            poison=self._options.poison,
+        )
+
+    def _make_schedule(self, settings: OptimizerSettings) -> None:
+        """Fix the order of uploads and updates, and start the updating thread."""
+        plan = self.plan
+        ring = {"slots": plan.weight_slots, "distance": plan.prefetch_distance}
+        visits = step_visits(plan, len(wave_rows(plan)))
+        self._stops = itinerary(visits, self._sizes.resident, **ring)
+        self._evaluation_stops = itinerary(
+            forward_visits(plan.num_layers), self._sizes.resident, **ring
+        )
+        order = plan.update_order or tuple(self._sizes.layouts)
+        self._pump = UpdatePump(
+            self._optimizer, order, settings.max_grad_norm, self._streams
+        )
+        self._gates: dict[str, Ticket] = {}
+        self._end: Ticket | None = None
+        self._count = 0
+        pin = self._streams.device.type == "cuda"
+        count = self._machinery.sums.squares.numel()
+        self._squares = torch.zeros(count, dtype=torch.float32, pin_memory=pin)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, pin_memory=pin)
+
+    def train_step(self, batch: Batch, learning_rate: float) -> LaunchedStep:
+        """Launch one optimizer step.
+
+        Raises:
+            InvalidInput: If the batch is not the plan's.
+        """
+        self._check_batch(batch)
+        if batch.num_supervised == 0:
+            nothing: Future[StepResult] = Future()
+            nothing.set_result(StepResult(0.0, None, skipped=True))
+            return LaunchedStep(nothing)
+        name = f"step {self._count}"
+        self._count += 1
+        streams = self._streams
+        timeline = Timeline(streams, is_on=self._options.instrument)
+        with streams.on(streams.compute):
+            waves = cut_waves(
+                self.plan, batch, self.decoder.hidden_size, streams.device
+            )
+            trip = self._machinery.weights.begin(
+                name, self._stops, self._gates, self._end
+            )
+            runner = StepRunner(
+                self._machinery, trip, name, timeline, 1.0 / batch.num_supervised
+            )
+            runner.run(waves)
+            self._end = streams.ticket(f"{name} end")
+            self._end.record(streams.compute)
+            job = self._update_job(runner, batch, learning_rate, name)
+        self._gates = dict(job.gates)
+        self._pump.submit(job)
+        return LaunchedStep(job.result, timeline, streams)
+
+    def _update_job(
+        self, runner: StepRunner, batch: Batch, learning_rate: float, name: str
+    ) -> UpdateJob:
+        """Send the square-sums and the loss down and describe the update."""
+        streams, sums = self._streams, self._machinery.sums
+        assert self._end is not None
+        self._end.wait_on(streams.d2h)
+        streams.copy(self._squares, sums.squares, streams.d2h, "squares")
+        streams.copy(self._loss_sum, runner.loss_sum, streams.d2h, "loss")
+        if runner.loss_sum.is_cuda:
+            runner.loss_sum.record_stream(streams.d2h)
+        numbers = streams.ticket(f"{name} numbers")
+        numbers.record(streams.d2h)
+        gates = {p: streams.ticket(f"{name} update {p}") for p in self._sizes.layouts}
+        return UpdateJob(
+            learning_rate,
+            self._squares,
+            self._loss_sum,
+            batch.num_supervised,
+            numbers,
+            runner.gradients,
+            gates,
+        )
+
+    def evaluate_loss(self, batch: Batch) -> tuple[float, int]:
+        """Return the summed loss and the supervised tokens; nothing is updated."""
+        self.drain()
+        streams = self._streams
+        with streams.on(streams.compute), torch.no_grad():
+            trip = self._machinery.weights.begin(
+                "evaluation", self._evaluation_stops, {}, self._end
+            )
+            runner = EvaluationRunner(self._machinery, trip)
+            total = runner.run(batch)
+            self._end = streams.ticket("evaluation end")
+            self._end.record(streams.compute)
+        return float(total), batch.num_supervised
+
+    def drain(self) -> None:
+        """Wait until every launched update has reached the host weights."""
+        for gate in self._gates.values():
+            gate.wait_done()
+        self._streams.health.check()
+
+    def host_gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the last step's unclipped gradients by Hugging Face name."""
+        self._streams.synchronize()
+        yield from self._named(self._host_gradients)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield current weights by Hugging Face name, as host views."""
+        self.drain()
+        yield from self._named(self._host)
+
+    def _named(self, buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        for part in self.decoder.parts:
+            views = self._sizes.layouts[part.name].named_views(buffers[part.name])
+            for name, view in views.items():
+                yield part.prefix + name, view
+
+    def peaks(self) -> Peaks:
+        """Return peak reserved device memory and peak resident host memory."""
+        device = self._streams.device
+        gpu = 0
+        if device.type == "cuda":
+            gpu = torch.cuda.max_memory_reserved(device)
+        return Peaks(gpu, int(psutil.Process().memory_info().rss))
+
+    def close(self) -> None:
+        """Finish updates, stop threads and release pinned memory."""
+        self._pump.close()
+        self._machinery.weights.close()
+        self._workers.shutdown(wait=True)
+        self._streams.synchronize()
+        self._arena.close()
+
+    def _check_batch(self, batch: Batch) -> None:
+        rows, tokens = batch.input_ids.shape
+        if rows != self.plan.batch:
+            raise InvalidInput("batch", rows, f"the plan is for {self.plan.batch}")
+        if tokens > self.plan.seq_len:
+            limit = self.plan.seq_len
+            raise InvalidInput("seq_len", tokens, f"the plan is for at most {limit}")
+
+
+def _named(state: Mapping[str, Tensor], part: PartShape, name: str) -> Tensor:
+    """Return a part's tensor from a state dict.
+
+    Raises:
+        InvalidInput: If it is missing or has another shape.
+    """
+    full = part.prefix + name
+    if full not in state:
+        raise InvalidInput("weights", full, "is missing from the given weights")
+    if tuple(state[full].shape) != part.tensors[name]:
+        expected = part.tensors[name]
+        raise InvalidInput(full, tuple(state[full].shape), f"expected {expected}")
+    return state[full]
+
+
+def _check_plan(plan: Plan, decoder: Decoder) -> None:
+    """Refuse a plan that was made for another model.
+
+    Raises:
+        PlanMismatch: Naming what differs.
+    """
+    if plan.num_layers != decoder.num_layers:
+        raise PlanMismatch(
+            f"the plan has {plan.num_layers} layers, the model {decoder.num_layers}"
+        )
+    if plan.layer_types != decoder.layer_types:
+        raise PlanMismatch("the plan's layer types are not the model's")
+    for part in plan.parts:
+        if part.optimizer != "cpu":
+            raise PlanMismatch(
+                f"part {part.name}: optimizer = {part.optimizer} is not supported by "
+                "this executor; plan it with optimizer = cpu"
+            )
+    known = {part.name: part.num_parameters for part in decoder.parts}
+    for part in plan.parts:
+        if known.get(part.name) != part.num_parameters:
+            raise PlanMismatch(
+                f"part {part.name} has {part.num_parameters} parameters in the plan, "
+                f"{known.get(part.name)} in the model"
+            )

@@ -1,0 +1,131 @@
+"""Allocating everything a plan needs, once: host arena, device buffers, homes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from lazytrain.errors import InvalidInput, OutOfMemory
+from lazytrain.executor.arena import HostArena
+from lazytrain.executor.boundaries import WaveShape
+from lazytrain.executor.layout import Layout
+from lazytrain.executor.spill import BounceBuffers, HostHome, NvmeHome, Store
+from lazytrain.executor.step import wave_rows
+from lazytrain.executor.streams import Streams
+from lazytrain.models.decoder import EMBEDDING, HEAD, Decoder
+from lazytrain.schedule.plan import Home, Plan
+from lazytrain.units import format_bytes
+
+_BOUNCE_BUFFERS = 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Flat sizes that follow from plan and model.
+
+    Attributes:
+        layouts: Layout per part, in forward order.
+        wave: Largest wave of the plan.
+        resident: Parts with a device buffer of their own.
+        dtype: Dtype of weights, hidden states and gradients that go down.
+    """
+
+    layouts: dict[str, Layout]
+    wave: WaveShape
+    resident: frozenset[str]
+    dtype: torch.dtype
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes of one boundary of the largest wave."""
+        return self.wave.numel * self.dtype.itemsize
+
+    @property
+    def slot_numel(self) -> int:
+        """Elements of a download slot: the largest decoder layer."""
+        names = [name for name in self.layouts if name not in (EMBEDDING, HEAD)]
+        return max(self.layouts[name].numel for name in names)
+
+
+def sizes_of(decoder: Decoder, plan: Plan, dtype: torch.dtype) -> Sizes:
+    """Return the sizes a plan implies for a model."""
+    layouts = {p.name: Layout.of(p.tensors, dtype.itemsize) for p in decoder.parts}
+    rows = max(rows for _, _, rows in wave_rows(plan))
+    micro = max(group.micro_batch for group in plan.groups)
+    wave = WaveShape(rows, min(micro, rows), plan.seq_len, decoder.hidden_size)
+    resident = {part.name for part in plan.parts if part.weights == "resident"}
+    return Sizes(layouts, wave, frozenset(resident | {EMBEDDING, HEAD}), dtype)
+
+
+def host_arena(sizes: Sizes, plan: Plan, *, pin: bool) -> HostArena:
+    """Allocate weights, gradients, and boundaries that wait in host memory."""
+    wanted: dict[str, int] = {}
+    for name, layout in sizes.layouts.items():
+        wanted[f"weight {name}"] = layout.numel * sizes.dtype.itemsize
+        wanted[f"gradient {name}"] = layout.numel * sizes.dtype.itemsize
+    for index, home in enumerate(plan.homes):
+        if home == Home.CPU:
+            wanted[f"boundary {index}"] = sizes.boundary_bytes
+    if Home.NVME in plan.homes:
+        for number in range(_BOUNCE_BUFFERS):
+            wanted[f"bounce {number}"] = sizes.boundary_bytes
+    return HostArena(wanted, pin=pin)
+
+
+def boundary_homes(
+    plan: Plan,
+    sizes: Sizes,
+    arena: HostArena,
+    streams: Streams,
+    tier: Store | None,
+    workers: ThreadPoolExecutor,
+) -> dict[int, HostHome | NvmeHome]:
+    """Make the home of every boundary that leaves the device.
+
+    Raises:
+        InvalidInput: If the plan has NVMe homes and no tier was given.
+    """
+    homes: dict[int, HostHome | NvmeHome] = {}
+    bounce = None
+    if Home.NVME in plan.homes:
+        if tier is None:
+            raise InvalidInput("scratch", None, "the plan uses NVMe: name a folder")
+        buffers = [
+            arena.buffer(f"bounce {number}", sizes.dtype)
+            for number in range(_BOUNCE_BUFFERS)
+        ]
+        bounce = BounceBuffers(buffers, streams)
+    for index, home in enumerate(plan.homes):
+        name = f"boundary {index}"
+        if home == Home.CPU:
+            host = arena.buffer(name, sizes.dtype)
+            homes[index] = HostHome(name, host, streams)
+        elif home == Home.NVME:
+            assert tier is not None
+            assert bounce is not None
+            homes[index] = NvmeHome(f"boundary-{index}", tier, bounce, streams, workers)
+    return homes
+
+
+def shared_sums(sizes: Sizes, plan: Plan, *, tied: bool) -> list[frozenset[str]]:
+    """Return which parts may sum their gradients in one buffer.
+
+    With one wave a layer is drained before the next one begins, and the head before
+    the embedding begins; with several, every part keeps its sum until the last.
+    """
+    if len(wave_rows(plan)) > 1:
+        return []
+    layers = frozenset(name for name in sizes.layouts if name not in (EMBEDDING, HEAD))
+    return [layers] if tied else [layers, frozenset((EMBEDDING, HEAD))]
+
+
+def device_out_of_memory(error: Exception, what: str) -> OutOfMemory:
+    """Say what was being allocated when the device ran out."""
+    free, total = torch.cuda.mem_get_info()
+    detail = (
+        f"while {what}; {format_bytes(free)} of {format_bytes(total)} are free. "
+        f"Use a smaller batch or micro-batch, or plan with a lower gpu_cap ({error})"
+    )
+    return OutOfMemory("gpu", 0, detail)

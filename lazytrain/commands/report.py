@@ -49,7 +49,7 @@ def _evaluations(files: list[Path] | None) -> list[EvalRecord]:
 
 
 @report.command()
-def table2(profiles: Records, out: Out, paper: Paper = PAPER) -> None:
+def table2(out: Out, profiles: Records = None, paper: Paper = PAPER) -> None:
     """Write capacities and rates of the machine, as measured."""
     from lazytrain.report import machine
     from lazytrain.report.frames import write_table
@@ -60,9 +60,9 @@ def table2(profiles: Records, out: Out, paper: Paper = PAPER) -> None:
 
 @report.command()
 def table3(
-    records: Records,
     accelerator: Accelerators,
     out: Out,
+    records: Records = None,
     sheet: Sheet = SHEET,
     scale: Annotated[str, typer.Option(help="one scale; empty: all")] = "",
     paper: Paper = PAPER,
@@ -77,9 +77,9 @@ def table3(
 
 @report.command()
 def table4(
-    records: Records,
     accelerator: Accelerators,
     out: Out,
+    records: Records = None,
     sheet: Sheet = SHEET,
     paper: Paper = PAPER,
 ) -> None:
@@ -93,9 +93,9 @@ def table4(
 
 @report.command()
 def table5(
-    records: Records,
     accelerator: Accelerators,
     out: Out,
+    records: Records = None,
     sheet: Sheet = SHEET,
     paper: Paper = PAPER,
 ) -> None:
@@ -109,9 +109,9 @@ def table5(
 
 @report.command()
 def compare(
-    records: Records,
     accelerator: Accelerators,
     out: Out,
+    records: Records = None,
     evaluation: Annotated[
         list[Path] | None, typer.Option(help="evaluation record; may be repeated")
     ] = None,

@@ -1,0 +1,105 @@
+"""Claims: typed, compared within their tolerance, and in step with ARTIFACT.md."""
+
+from pathlib import Path
+
+import pytest
+
+from lazytrain.errors import InvalidInput
+from lazytrain.report.claims import (
+    BEGIN,
+    END,
+    claims_table,
+    load_claims,
+    with_table,
+)
+from lazytrain.report.compare import Evidence, compare, paper_values
+
+ROOT = Path(__file__).parents[3]
+CLAIMS = ROOT / "config" / "claims.yaml"
+
+
+def rows_of(evidence, *accelerators):
+    rows = compare(load_claims(CLAIMS), evidence, accelerators or ("gpu80",))
+    return {(row.claim, row.accelerator): row for row in rows}
+
+
+def test_the_papers_values_are_computed_from_its_tables(paper):
+    values = paper_values(load_claims(CLAIMS), paper)
+    assert values["C1"] == "1.243"  # 219.95 / 176.90
+    assert values["C6"] == "0.878"  # 193.17 / 219.95
+    assert values["C8"] == "0.060"  # 88.99 - 88.93
+    assert values["C9"] == "1.000"  # 2 - 1
+
+
+@pytest.mark.parametrize(("tflops", "verdict"), [(200.0, "holds"), (180.0, "differs")])
+def test_a_ratio_is_judged_by_its_tolerance(make_record, paper, tflops, verdict):
+    runs = [make_record(tflops=tflops), make_record("megatrain", tflops=161.4)]
+    row = rows_of(Evidence(runs, [], paper))["C1", "gpu80"]
+    assert row.verdict == verdict
+    assert row.measured == f"{tflops / 161.4:.4f}"
+    assert row.paper == "1.2434"
+
+
+def test_a_missing_side_is_not_measured_and_shows_no_number(make_record, paper):
+    row = rows_of(Evidence([make_record()], [], paper))["C1", "gpu80"]
+    assert (row.verdict, row.measured, row.ratio) == ("not measured", "", "")
+
+
+def test_out_of_memory_is_no_throughput(make_record, paper):
+    runs = [
+        make_record(status="oom", tflops=None, tokens_per_s=None),
+        make_record("megatrain"),
+    ]
+    assert rows_of(Evidence(runs, [], paper))["C1", "gpu80"].verdict == "not measured"
+
+
+def test_accuracy_spread_is_in_points(make_evaluation, paper):
+    evaluations = [
+        make_evaluation(exact_match=0.500),
+        make_evaluation("megatrain", exact_match=0.504),
+    ]
+    row = rows_of(Evidence([], evaluations, paper), "cpu")["C8", "cpu"]
+    assert (row.measured, row.verdict) == ("0.4000", "holds")
+
+
+def test_the_batch_claim_is_made_for_small_cards_only(make_record, paper):
+    runs = [
+        make_record("lazytrain", accelerator=name, batch=2)
+        for name in ("gpu24", "gpu80")
+    ] + [
+        make_record("megatrain", accelerator=name, batch=1)
+        for name in ("gpu24", "gpu80")
+    ]
+    rows = rows_of(Evidence(runs, [], paper), "gpu24", "gpu80")
+    assert rows["C9", "gpu24"].verdict == "holds"
+    assert rows["C9", "gpu80"].verdict == "not measured"
+    assert "gpu24" in rows["C9", "gpu80"].remark
+
+
+def test_a_stand_in_is_named_in_the_remark(make_record, paper):
+    values = {"accelerator": "cpu", "model": "27B-mini", "stands_for": "Qwen3.6-27B"}
+    runs = [make_record(**values), make_record("megatrain", **values)]
+    assert "27B-mini" in rows_of(Evidence(runs, [], paper), "cpu")["C1", "cpu"].remark
+
+
+def test_a_claim_id_is_used_once(tmp_path):
+    text = CLAIMS.read_text().replace("id: C2\n", "id: C1\n")
+    path = tmp_path / "claims.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match="used twice"):
+        load_claims(path)
+
+
+def test_the_artifact_holds_the_table_of_claims(paper):
+    claims = load_claims(CLAIMS)
+    text = (ROOT / "ARTIFACT.md").read_text()
+    table = claims_table(claims, paper_values(claims, paper))
+    assert with_table(text, table) == text, (
+        "run `lazytrain claims --document ARTIFACT.md`"
+    )
+
+
+def test_a_document_without_markers_is_refused():
+    assert BEGIN in with_table(f"a\n{BEGIN}\nold\n{END}\nb", "new")
+    with pytest.raises(InvalidInput, match="markers"):
+        with_table("no markers", "new")

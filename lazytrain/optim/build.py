@@ -31,6 +31,7 @@ _AVX2: Final = ("-mavx2", "-mfma", "-mf16c")
 _AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 _UNITS: Final = {
     "dispatch.cpp": (),
+    "pool.cpp": (),
     "scalar.cpp": (),
     "avx2.cpp": _AVX2,
     "avx512.cpp": _AVX512,

@@ -1,0 +1,4 @@
+#include "simd_scalar.h"
+#include "unit.h"
+
+const Kernels kScalarKernels = kKernels;

@@ -6,7 +6,7 @@ from typing import Any
 
 from lazytrain.schedule.instance import Fixed, Instance
 from lazytrain.schedule.plan import Home
-from lazytrain.units import format_bytes
+from lazytrain.units import MIB, format_bytes
 
 NAMES = {Home.GPU: "GPU", Home.CPU: "CPU", Home.NVME: "NVMe"}
 
@@ -60,6 +60,8 @@ def _smallest_block(instance: Instance) -> int:
 
 def _exact(size: int) -> str:
     """Return bytes for people, exact where rounding would hide the difference."""
+    if size < MIB:
+        return f"{size:,} B"
     return f"{format_bytes(size)} ({size:,} B)"
 
 

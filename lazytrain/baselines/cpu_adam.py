@@ -34,14 +34,6 @@ def can_compile() -> bool:
     return importlib.util.find_spec("deepspeed") is not None and bool(has_compiler)
 
 
-def _groups(parameters: list[nn.Parameter], weight_decay: float) -> list[Any]:
-    """Decay matrices only: vectors are biases and norms."""
-    matrices = [p for p in parameters if p.ndim >= 2]
-    vectors = [p for p in parameters if p.ndim < 2]
-    groups = [(matrices, weight_decay), (vectors, 0.0)]
-    return [{"params": ps, "weight_decay": decay} for ps, decay in groups if ps]
-
-
 def host_optimizer(
     parameters: list[nn.Parameter], settings: OptimizerSettings, use_deepspeed: bool
 ) -> HostOptimizer:
@@ -53,17 +45,17 @@ def host_optimizer(
         settings: Rates and moments.
         use_deepspeed: Take CPUAdam (fp32 moments) where it can be built.
     """
-    groups = _groups(parameters, settings.weight_decay)
     options: dict[str, Any] = {
         "lr": settings.learning_rate,
         "betas": settings.betas,
         "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
     }
     if use_deepspeed and can_compile():
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        adam = DeepSpeedCPUAdam(groups, adamw_mode=True, **options)
+        adam = DeepSpeedCPUAdam(parameters, adamw_mode=True, **options)
         return HostOptimizer(adam, "DeepSpeedCPUAdam", "fp32")
-    fused = torch.optim.AdamW(groups, fused=True, **options)
+    fused = torch.optim.AdamW(parameters, fused=True, **options)
     is_fp32 = parameters[0].dtype == torch.float32
     return HostOptimizer(fused, "torch-fused", "fp32" if is_fp32 else "bf16")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, field
 
 from lazytrain.executor.protocol import StepResult
 
 
 @dataclass(frozen=True)
 class FinishedStep:
-    """A pending step with nothing left to wait for."""
+    """A pending step with nothing left to wait for, and when it was over."""
 
     step: StepResult
+    finished_at: float = field(default_factory=time.perf_counter)
 
     def result(self) -> StepResult:
         """Return the step's numbers."""
@@ -24,8 +23,7 @@ class FinishedStep:
 class Stopwatch:
     """Seconds between laps, by name."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._last = time.perf_counter()
         self.laps: dict[str, float] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,12 @@ def views_of(part: PartShape, flat: Tensor) -> dict[str, Tensor]:
     }
 
 
+def _cuda_runtime() -> Any:
+    """Return torch's binding of the CUDA runtime, which ships no types."""
+    cuda: Any = torch.cuda
+    return cuda.cudart()
+
+
 def pinned(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a zeroed host buffer, page-locked where there is a GPU.
 
@@ -49,9 +56,8 @@ def pinned(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """
     buffer = torch.zeros(numel, dtype=dtype)
     if device.type == "cuda" and numel > 0:
-        status = torch.cuda.cudart().cudaHostRegister(
-            buffer.data_ptr(), buffer.nbytes, 0
-        )
+        runtime = _cuda_runtime()
+        status = runtime.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)
         if int(status) != 0:
             raise OutOfMemory("pinned", buffer.nbytes, "the driver refused to pin it")
     return buffer
@@ -60,7 +66,7 @@ def pinned(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def release(buffer: Tensor, device: torch.device) -> None:
     """Unlock a buffer's pages."""
     if device.type == "cuda" and buffer.numel() > 0:
-        torch.cuda.cudart().cudaHostUnregister(buffer.data_ptr())
+        _cuda_runtime().cudaHostUnregister(buffer.data_ptr())
 
 
 @dataclass

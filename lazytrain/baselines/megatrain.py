@@ -28,6 +28,7 @@ from lazytrain.data.batches import Batch
 from lazytrain.executor.protocol import Peaks, StepResult
 from lazytrain.models.decoder import Decoder
 from lazytrain.profile.memory import gpu_peak_bytes, host_peak_bytes
+from lazytrain.profile.setup import EngineSetup
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class MegaTrainEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> FinishedStep:
         """Run one whole step; nothing of it overlaps the next."""
-        watch = Stopwatch(self._device)
+        watch = Stopwatch()
         if batch.num_supervised == 0:
             return FinishedStep(StepResult(0.0, None, skipped=True))
         loss = self._forward_backward(batch)
@@ -254,3 +255,29 @@ def _gradient_of(entry: Tensor) -> Tensor:
 def host_bytes_per_parameter(dtype: torch.dtype) -> int:
     """Return master, pinned copy, gradient and two fp32 moments, in bytes."""
     return 3 * dtype.itemsize + 8
+
+
+def build(setup: EngineSetup) -> MegaTrainEngine:
+    """Build the row ``megatrain``."""
+    return _build(setup, single_recompute=False)
+
+
+def build_single(setup: EngineSetup) -> MegaTrainEngine:
+    """Build ``megatrain-single-recompute``: the same without the redundant pass."""
+    return _build(setup, single_recompute=True)
+
+
+def _build(setup: EngineSetup, single_recompute: bool) -> MegaTrainEngine:
+    return MegaTrainEngine(
+        setup.model_config,
+        setup.optimizer,
+        dtype=setup.dtype,
+        device=setup.device,
+        seed=setup.seed,
+        options=MegaTrainOptions(
+            single_recompute=single_recompute,
+            loss_chunk_tokens=setup.executor.loss_chunk_tokens,
+            block_tokens=setup.executor.micro_batch_tokens,
+        ),
+        state_dict=setup.state_dict,
+    )

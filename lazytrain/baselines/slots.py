@@ -33,7 +33,8 @@ class Ticket:
     """An event where there is a GPU; nothing where copies happen at once."""
 
     def __init__(self, device: torch.device) -> None:
-        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        cuda: Any = torch.cuda
+        self._event = cuda.Event() if device.type == "cuda" else None
 
     def record(self, stream: Any = None) -> None:
         """Mark the point that a stream (default: the compute stream) has reached."""
@@ -83,8 +84,9 @@ class Ring:
         self._device = device
         self._clock = 0
         is_cuda = device.type == "cuda"
-        self._up = torch.cuda.Stream(device) if is_cuda else None
-        self._down = torch.cuda.Stream(device) if is_cuda else None
+        cuda: Any = torch.cuda
+        self._up = cuda.Stream(device) if is_cuda else None
+        self._down = cuda.Stream(device) if is_cuda else None
         self._slots = [self._slot(decoder) for _ in range(num_slots)]
 
     def _slot(self, decoder: Decoder) -> Slot:
@@ -97,8 +99,14 @@ class Ring:
             shape = self._layers[self._types.index(kind)].shape
             modules[kind] = decoder.template(kind).train()
             bind(modules[kind], views_of(shape, weights), views_of(shape, gradient))
-        tickets = [Ticket(self._device) for _ in range(3)]
-        return Slot(weights, gradient, modules, *tickets)
+        return Slot(
+            weights,
+            gradient,
+            modules,
+            arrived=Ticket(self._device),
+            read=Ticket(self._device),
+            drained=Ticket(self._device),
+        )
 
     def _on(self, stream: Any) -> Any:
         return torch.cuda.stream(stream) if stream is not None else nullcontext()

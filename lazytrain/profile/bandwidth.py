@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,15 +27,18 @@ _PIECE_BYTES = 4 * MIB
 _ALIGNMENT = 4096
 
 
-def median_s(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the median seconds of ``work``, after one call to warm up."""
+def fastest_s(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Return the fewest seconds that ``work`` took, after one call to warm up.
+
+    The fewest, not the median: other work on the machine only ever adds time.
+    """
     work()
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    return min(seconds)
 
 
 def _buffers(num_bytes: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -49,7 +52,8 @@ def _buffers(num_bytes: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def _together_s(copies: list[tuple[Tensor, Tensor]], device: torch.device) -> float:
     """Return seconds of one round of (target, source) copies run side by side."""
     if device.type == "cuda":
-        streams = [torch.cuda.Stream(device) for _ in copies]
+        cuda: Any = torch.cuda
+        streams = [cuda.Stream(device) for _ in copies]
 
         def run() -> None:
             for (target, source), stream in zip(copies, streams, strict=True):
@@ -57,7 +61,7 @@ def _together_s(copies: list[tuple[Tensor, Tensor]], device: torch.device) -> fl
                     target.copy_(source, non_blocking=True)
             torch.cuda.synchronize(device)
 
-        return median_s(run)
+        return fastest_s(run)
     with ThreadPoolExecutor(len(copies)) as pool:
 
         def run_on_threads() -> None:
@@ -65,7 +69,7 @@ def _together_s(copies: list[tuple[Tensor, Tensor]], device: torch.device) -> fl
             for job in jobs:
                 job.result()
 
-        return median_s(run_on_threads)
+        return fastest_s(run_on_threads)
 
 
 def measure_link(device: torch.device, num_bytes: int = 256 * MIB) -> LinkRates:

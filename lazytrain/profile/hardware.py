@@ -16,7 +16,7 @@ from lazytrain.config import AcceleratorSettings, OptimizerSettings, PipelineCon
 from lazytrain.errors import InvalidInput
 from lazytrain.profile import memory
 from lazytrain.profile.accelerator import cap_bytes, is_gpu
-from lazytrain.profile.bandwidth import measure_disk, measure_link, median_s
+from lazytrain.profile.bandwidth import fastest_s, measure_disk, measure_link
 from lazytrain.provenance import collect, device_name, num_cores
 from lazytrain.records import HardwareProfile
 from lazytrain.units import MIB, parse_bytes
@@ -93,7 +93,7 @@ def measure_matmul(device: torch.device, dtype: torch.dtype) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    return 2 * size**3 / median_s(run)
+    return 2 * size**3 / fastest_s(run)
 
 
 def _update_rate(
@@ -122,7 +122,7 @@ def _update_rate(
             scale=1.0,
         )
 
-    return num_parameters / median_s(update)
+    return num_parameters / fastest_s(update)
 
 
 def measure_optimizer(

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.models.scales import model_config
-from lazytrain.profile.bandwidth import median_s
+from lazytrain.profile.bandwidth import fastest_s
 from lazytrain.profile.hardware import device_for, dtype_of, settings_for
 from lazytrain.provenance import collect
 from lazytrain.records import LayerCost, LayerProfile, SaveLevel
@@ -65,14 +65,14 @@ class Bench:
         return torch.randn(shape, device=self.device, dtype=self.dtype)
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Return the median seconds of ``work`` including the device's part."""
+        """Return the fewest seconds of ``work``, including the device's part."""
 
         def run() -> None:
             work()
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
 
-        return median_s(run, REPEATS)
+        return fastest_s(run, REPEATS)
 
     def build(self, kind: Callable[[], nn.Module]) -> nn.Module:
         """Build one module on the device in the run's dtype."""
@@ -165,7 +165,7 @@ def _peak_extra_bytes(layer: TimedLayer, hidden: Tensor, gradient: Tensor) -> in
     device = layer.bench.device
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    layer.forward(hidden).backward(gradient)
+    torch.autograd.backward(layer.forward(hidden), gradient)
     peak = torch.cuda.max_memory_allocated(device) - before
     hidden.grad = None
     layer.module.zero_grad()

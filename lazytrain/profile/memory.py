@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 import shutil
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -84,9 +85,10 @@ def gpu_peak_bytes() -> int:
 
     Reserved, not allocated: a cap has to hold what the allocator keeps.
     """
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    cuda: Any = torch.cuda
+    if not (cuda.is_available() and cuda.is_initialized()):
         return 0
-    return int(torch.cuda.max_memory_reserved())
+    return int(cuda.max_memory_reserved())
 
 
 def gpu_memory_bytes(device: torch.device) -> int:

@@ -1,0 +1,58 @@
+"""``lazytrain run``: measure one row of the run sheet."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
+
+app = typer.Typer(help=__doc__)
+
+
+class PurposeName(StrEnum):
+    """What a run is for."""
+
+    THROUGHPUT = "throughput"
+    QUALITY = "quality"
+
+
+@app.callback()
+def _group() -> None:
+    """Measure rows of the run sheet."""
+
+
+@app.command("run")
+def run(
+    scale: Annotated[str, typer.Option(help="a scale of the run sheet")],
+    system: Annotated[str, typer.Option(help="a system of the run sheet")],
+    config: Annotated[Path, typer.Option(help="config.yaml of the pipeline")],
+    split: Annotated[Path, typer.Option(help="manifest that `data split` wrote")],
+    rows: Annotated[Path, typer.Option(help="rows that `data split` wrote")],
+    out: Annotated[Path, typer.Option(help="folder for record, steps and weights")],
+    plan: Annotated[Path | None, typer.Option(help="plan that `solve` wrote")] = None,
+    purpose: Annotated[
+        PurposeName, typer.Option(help="throughput measures, quality trains to an EM")
+    ] = PurposeName.THROUGHPUT,
+    accelerator: Annotated[str, typer.Option(help="auto, or a sheet id")] = "auto",
+) -> None:
+    """Run one row: record.json, steps.jsonl and, for quality, the weights."""
+    from lazytrain.profile.accelerator import resolve_accelerator
+    from lazytrain.train.run import RunRequest, run_row
+
+    settings = load_yaml(PipelineConfig, config)
+    sheet = load_runs(Path(settings.runs))
+    run_row(
+        RunRequest(
+            row=find_run(sheet, resolve_accelerator(accelerator), scale, system),
+            config=settings,
+            purpose=purpose.value,
+            split=split,
+            rows=rows,
+            out=out,
+            plan=plan,
+        )
+    )

@@ -1,0 +1,72 @@
+"""Whether a system can run on this machine at all, asked before any job starts.
+
+Light: a Snakefile may call it at parse time to print reasons and remedies.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import shutil
+from pathlib import Path
+
+from lazytrain.profile.accelerator import is_gpu
+
+DEEPSPEED_SYSTEMS = ("zero3-offload", "zero3-offload-liger", "zero-infinity")
+STREAMING_SYSTEMS = ("lazytrain", "lazytrain-no-milp", "lazytrain-no-hybrid8bit")
+OTHER_SYSTEMS = ("megatrain", "megatrain-single-recompute", "resident")
+SYSTEMS = (*STREAMING_SYSTEMS, *OTHER_SYSTEMS, *DEEPSPEED_SYSTEMS)
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _has_compiler() -> bool:
+    return bool(shutil.which("g++") or shutil.which("c++"))
+
+
+def _has_libaio() -> bool:
+    header = Path("/usr/include/libaio.h")
+    return ctypes.util.find_library("aio") is not None and header.exists()
+
+
+def _deepspeed_lacks() -> str | None:
+    """Return what DeepSpeed's own build of its operators would fail on."""
+    if not _has("deepspeed"):
+        return "DeepSpeed is not installed: pip install 'lazytrain[baselines]'"
+    if not _has_compiler():
+        return (
+            "no C++ compiler, and DeepSpeed builds its CPU optimizer on first use: "
+            "install g++ (Debian: apt-get install g++)"
+        )
+    if not (_has("ninja") or shutil.which("ninja")):
+        return "no ninja, which builds DeepSpeed's operators: pip install ninja"
+    return None
+
+
+def why_not(system: str, accelerator: str) -> str | None:
+    """Return why a system cannot run here and what to do, or None if it can.
+
+    Args:
+        system: A system of the run sheet.
+        accelerator: The sheet id it would run on.
+    """
+    if system not in SYSTEMS:
+        return f"unknown system: choose one of {', '.join(SYSTEMS)}"
+    if system not in DEEPSPEED_SYSTEMS:
+        return None
+    lacking = _deepspeed_lacks()
+    if lacking is not None:
+        return lacking
+    if system == "zero3-offload-liger":
+        if not is_gpu(accelerator):
+            return "Liger's kernels need a GPU: choose a GPU accelerator"
+        if not _has("liger_kernel"):
+            return "Liger is not installed: pip install liger-kernel"
+    if system == "zero-infinity" and not _has_libaio():
+        return (
+            "no libaio, which DeepSpeed needs for NVMe: install its headers "
+            "(Debian: apt-get install libaio-dev)"
+        )
+    return None

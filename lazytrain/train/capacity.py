@@ -1,0 +1,131 @@
+"""Memory limits of a run: refused before allocation, and recognised when hit.
+
+Running out of memory is a result of a run, not a failure of the pipeline. Only the
+expected exceptions are taken for it; everything else propagates.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from lazytrain.config import OptimizerSettings
+from lazytrain.errors import OutOfMemory
+from lazytrain.profile.memory import gpu_context_bytes, host_available_bytes
+from lazytrain.schedule.plan import Home, Plan
+from lazytrain.units import GIB, MIB, format_bytes, parse_bytes
+
+_ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (GiB|MiB|KiB|bytes)")
+_HOST_ALLOCATOR = "can't allocate memory"
+_FACTORS = {"GiB": GIB, "MiB": MIB, "KiB": 1024, "bytes": 1}
+# Host bytes per parameter that a rival allocates, by system and size of a weight:
+# DeepSpeed holds bf16 and fp32 weights, fp32 gradients and two moments.
+_RIVAL_BYTES = {
+    "megatrain": {2: 14, 4: 20},
+    "megatrain-single-recompute": {2: 14, 4: 20},
+    "zero3-offload": {2: 18, 4: 20},
+    "zero3-offload-liger": {2: 18, 4: 20},
+}
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """A memory limit that a run has hit."""
+
+    status: Literal["oom", "host_oom"]
+    requested_bytes: int | None
+    reason: str
+
+
+def asked_bytes(message: str) -> int | None:
+    """Return the size in an allocator's message, in bytes."""
+    match = _ASKED.search(message)
+    return int(float(match[1]) * _FACTORS[match[2]]) if match else None
+
+
+def recognise(error: BaseException) -> Exhausted | None:
+    """Return which limit an error means, or None for any other error."""
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if isinstance(error, OutOfMemory):
+        status: Literal["oom", "host_oom"] = (
+            "oom" if error.tier == "gpu" else "host_oom"
+        )
+        return Exhausted(status, error.requested_bytes, text)
+    if isinstance(error, torch.OutOfMemoryError):
+        return Exhausted("oom", asked_bytes(str(error)), text)
+    if isinstance(error, MemoryError):
+        return Exhausted("host_oom", asked_bytes(str(error)), text)
+    # torch's host allocator raises a plain RuntimeError; its words are all it has.
+    if isinstance(error, RuntimeError) and _HOST_ALLOCATOR in str(error):
+        return Exhausted("host_oom", asked_bytes(str(error)), text)
+    return None
+
+
+def host_limit_bytes(host_capacity: str) -> int:
+    """Return the host memory a run may take: what is free, or less if configured."""
+    available = host_available_bytes()
+    if host_capacity == "auto":
+        return available
+    return min(available, parse_bytes(host_capacity, "host_capacity"))
+
+
+def plan_host_bytes(plan: Plan, settings: OptimizerSettings) -> int:
+    """Return what a plan puts into host memory: its own figure, or a count.
+
+    The count: weights, gradients, optimizer state beside the weights, and boundaries
+    whose home is the host.
+    """
+    if plan.prediction is not None and "cpu" in plan.prediction.peak_bytes:
+        return plan.prediction.peak_bytes["cpu"]
+    total = 0
+    for part in plan.parts:
+        item = max(1, part.weight_bytes // max(1, part.num_parameters))
+        share = part.optimizer_state.eight_bit_fraction
+        if part.optimizer_state.format == "fp32":
+            share = 0.0
+        moments = 8 * (1 - share) + 2 * share
+        remainder = 2 if part.optimizer_state.master == "fp32-split" else 0
+        total += int(part.num_parameters * (2 * item + moments + remainder))
+    return total + sum(b.size_bytes for b in plan.boundaries if b.home == Home.CPU)
+
+
+def rival_host_bytes(system: str, num_parameters: int, itemsize: int) -> int:
+    """Return what a rival is known to allocate on the host; 0 if unknown."""
+    return _RIVAL_BYTES.get(system, {}).get(itemsize, 0) * num_parameters
+
+
+def preflight(needed_bytes: int, host_capacity: str, what: str) -> None:
+    """Refuse a run that the host cannot hold, before anything is allocated.
+
+    The kernel would end the process without a word otherwise.
+
+    Raises:
+        OutOfMemory: With the bytes asked for and the limit.
+    """
+    limit = host_limit_bytes(host_capacity)
+    if needed_bytes > limit:
+        detail = (
+            f"{what} needs {format_bytes(needed_bytes)} of host memory and "
+            f"{format_bytes(limit)} can be had (free memory, cgroup limit, "
+            "host_capacity); use a smaller scale, 8-bit state or NVMe boundaries"
+        )
+        raise OutOfMemory("host", needed_bytes, detail)
+
+
+def apply_gpu_cap(cap_bytes: int | None, device: torch.device) -> None:
+    """Limit the allocator so that context and tensors together stay below a cap.
+
+    Raises:
+        OutOfMemory: If the context alone exceeds the cap.
+    """
+    if cap_bytes is None or device.type != "cuda":
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    room = cap_bytes - gpu_context_bytes(device)
+    if room <= 0:
+        raise OutOfMemory("gpu", cap_bytes, "the cap is below the CUDA context")
+    cuda: Any = torch.cuda
+    cuda.set_per_process_memory_fraction(min(1.0, room / total), device)

@@ -1,0 +1,77 @@
+"""What a throughput is: tokens over seconds, after a warm-up, over complete batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lazytrain.records import StepRecord
+
+FLOPS_PER_PARAMETER_TOKEN = 6  # the paper's convention: forward 2, backward 4
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Throughput between two moments at which nothing was in flight."""
+
+    num_steps: int
+    seconds: float
+    real_tokens: int
+    padded_tokens: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Real tokens per second, padding not counted."""
+        return self.real_tokens / self.seconds
+
+    @property
+    def padded_tokens_per_s(self) -> float:
+        """Tokens per second as the device sees them."""
+        return self.padded_tokens / self.seconds
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a step."""
+        return self.seconds / self.num_steps
+
+    def tflops(self, num_parameters: int) -> float:
+        """Return 6 N tokens/s in TFLOP/s over padded tokens, N all parameters."""
+        rate = FLOPS_PER_PARAMETER_TOKEN * num_parameters * self.padded_tokens_per_s
+        return rate / 1e12
+
+
+def reading(steps: Sequence[StepRecord], seconds: float) -> Reading:
+    """Return the reading of timed steps that took ``seconds`` together."""
+    return Reading(
+        num_steps=len(steps),
+        seconds=seconds,
+        real_tokens=sum(step.real_tokens for step in steps),
+        padded_tokens=sum(step.padded_tokens for step in steps),
+    )
+
+
+def mean_breakdown_s(steps: Sequence[StepRecord]) -> dict[str, float]:
+    """Return mean seconds by cause over steps that took place."""
+    taken = [step.breakdown_s for step in steps if not step.skipped]
+    names = dict.fromkeys(name for laps in taken for name in laps)
+    return {n: sum(laps.get(n, 0.0) for laps in taken) / len(taken) for n in names}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a loop leaves: every step, and the reading if any step was timed."""
+
+    steps: list[StepRecord]
+    timed: Reading | None
+    timed_breakdown_s: dict[str, float] = field(default_factory=dict)
+    eval_loss: float | None = None
+
+    @property
+    def skipped_steps(self) -> int:
+        """Number of steps that changed nothing: non-finite, or without a label."""
+        return sum(step.skipped for step in self.steps)
+
+    @property
+    def losses(self) -> list[float]:
+        """Losses of the steps that took place."""
+        return [step.loss for step in self.steps if not step.skipped]

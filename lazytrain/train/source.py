@@ -1,0 +1,150 @@
+"""Where a run's model comes from: shapes with random weights, a folder, or a hub id.
+
+An unreachable hub id is an error that says how to go on, never a silent fallback to
+random weights. Weights of a folder are read tensor by tensor, so that a model may be
+larger than the free memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lazytrain.data.prompts import load_tokenizer
+from lazytrain.errors import InvalidInput
+from lazytrain.models.scales import model_config
+
+RANDOM = "random"
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.txt", "*.model"]
+
+
+class SafetensorsFolder(Mapping[str, Tensor]):
+    """A model folder's tensors by name, each read when asked for.
+
+    Raises:
+        InvalidInput: If the folder holds no safetensors.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = self._index()
+
+    def _index(self) -> dict[str, str]:
+        from safetensors import safe_open
+
+        index = self._folder / "model.safetensors.index.json"
+        if index.exists():
+            found: dict[str, str] = json.loads(index.read_text())["weight_map"]
+            return found
+        single = self._folder / "model.safetensors"
+        if not single.exists():
+            raise InvalidInput(
+                "weights", str(self._folder), "holds no model.safetensors"
+            )
+        with safe_open(single, framework="pt") as file:
+            return dict.fromkeys(file.keys(), single.name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Read one tensor."""
+        from safetensors import safe_open
+
+        with safe_open(self._folder / self._files[name], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over names."""
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._files)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to train: configuration, weights (None: random) and tokenizer."""
+
+    config: Any
+    state_dict: Mapping[str, Tensor] | None
+    tokenizer: Any
+
+
+def _fetch(weights: str) -> Path:
+    """Return the folder of a path or of a hub id.
+
+    Raises:
+        InvalidInput: If it is neither a folder nor a reachable id.
+    """
+    if Path(weights).is_dir():
+        return Path(weights)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(snapshot_download(weights, allow_patterns=_PATTERNS))
+    except (OSError, HfHubHTTPError, HFValidationError, ValueError) as error:
+        remedy = (
+            "is no folder and cannot be fetched from the hub; give a folder that holds "
+            "config.json and safetensors, or weights: random"
+        )
+        raise InvalidInput("weights", weights, remedy) from error
+
+
+def pretrained_config(folder: Path) -> Any:
+    """Return a folder's configuration, if it is that of a decoder.
+
+    Raises:
+        InvalidInput: If there is none, or it is no causal language model's.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput("weights", str(folder), reason) from error
+    is_causal = type(config) in AutoModelForCausalLM._model_mapping
+    if not is_causal or getattr(config, "is_encoder_decoder", False):
+        remedy = "is not a decoder-only language model; choose a causal LM"
+        raise InvalidInput("weights", config.model_type, remedy)
+    return config
+
+
+def _check_shape(config: Any, model: str) -> None:
+    """Refuse weights of another shape than the run sheet's model."""
+    wanted = model_config(model)
+    for name in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"):
+        here, there = getattr(config, name), getattr(wanted, name)
+        if here != there:
+            remedy = f"{name} is {here}, but the sheet's {model} has {there}"
+            raise InvalidInput("weights", config.model_type, remedy)
+
+
+def load_source(weights: str, model: str | None) -> Source:
+    """Return the model to train.
+
+    Args:
+        weights: ``random``, a folder or a hub id.
+        model: A name of the shape table; None takes the folder's shape as it is.
+
+    Raises:
+        InvalidInput: If the weights cannot be had, are no decoder's, or have another
+            shape than ``model``.
+    """
+    if weights == RANDOM:
+        if model is None:
+            raise InvalidInput("weights", weights, "random weights need a model name")
+        config = model_config(model)
+        return Source(config, None, load_tokenizer(RANDOM, config.vocab_size))
+    folder = _fetch(weights)
+    config = pretrained_config(folder)
+    if model is not None:
+        _check_shape(config, model)
+    tokenizer = load_tokenizer(str(folder), config.vocab_size)
+    return Source(config, SafetensorsFolder(folder), tokenizer)

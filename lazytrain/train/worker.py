@@ -1,0 +1,28 @@
+"""The process of one run: reads a request, runs it, leaves its record.
+
+Used for DeepSpeed's rows and for probes of the largest batch, where a failure must not
+take the caller with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lazytrain.errors import LazyTrainError
+from lazytrain.records import read
+from lazytrain.train.run import RunRequest, run_row
+
+
+def main(arguments: list[str]) -> int:
+    """Run the request in the file named first; return the exit code."""
+    try:
+        run_row(read(RunRequest, Path(arguments[0])))
+    except LazyTrainError as error:
+        sys.stderr.write(f"lazytrain: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

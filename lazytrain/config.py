@@ -78,6 +78,9 @@ class Purpose(Contract):
     schedule: ScheduleSettings = ScheduleSettings()
     eval_every: int = Field(default=0, ge=0, description="0: only at the end")
     eval_rows: int = Field(default=64, ge=1)
+    test_rows: int = Field(
+        default=0, ge=0, description="test rows answered for exact match; 0: all"
+    )
 
 
 class Budgets(Contract):

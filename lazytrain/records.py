@@ -292,7 +292,13 @@ class EvalRecord(Contract):
     num_rows: int
     exact_match: float
     by_type: dict[str, tuple[int, int]] = Field(description="correct, total")
-    before: float | None = None
+    before: float | None = Field(
+        default=None, description="exact match of the initial weights, same rows"
+    )
+    before_by_type: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    before_predictions: tuple[Prediction, ...] = ()
+    num_test_rows: int = Field(default=0, description="rows of the whole test side")
+    max_new_tokens: int = 0
     majority_baseline: float
     distinct_answers: int
     split_sha256: str

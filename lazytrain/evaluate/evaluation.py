@@ -1,0 +1,149 @@
+"""Exact match of a model over test rows, before and after training (paper, Table 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lazytrain.data.metamath import load_rows
+from lazytrain.data.prompts import prompt_text
+from lazytrain.data.rows import Row, read_rows
+from lazytrain.data.split import rows_sha256, side_rows
+from lazytrain.errors import InvalidInput
+from lazytrain.evaluate.exact_match import (
+    by_type,
+    distinct_answers,
+    fraction_correct,
+    judge,
+    majority_baseline,
+)
+from lazytrain.evaluate.generate import generate
+from lazytrain.records import (
+    EvalRecord,
+    Prediction,
+    Provenance,
+    RunRecord,
+    SplitManifest,
+    read,
+    sha256_text,
+)
+
+MARGIN_TOKENS = 16  # what an answer may be longer than the longest training answer
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Rows to answer, and the training rows they are judged against.
+
+    ``num_all`` counts the whole test side, of which ``rows`` may be a sample.
+    """
+
+    rows: list[Row]
+    train: list[Row]
+    num_all: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated, in the words of the run sheet."""
+
+    system: str
+    scale: str
+    model: str
+    stands_for: str
+    accelerator: str
+
+    @classmethod
+    def of(cls, run: RunRecord | None, weights: Path) -> Subject:
+        """Return a run's names, or those of a folder that no run here made."""
+        if run is None:
+            name = weights.resolve().name
+            return cls("folder", name, name, name, "auto")
+        return cls(run.system, run.scale, run.model, run.stands_for, run.accelerator)
+
+
+def split_test_set(
+    manifest: Path, rows: Path, limit: int = 0, seed: int = 0
+) -> TestSet:
+    """Return the test side of a split, or a seeded sample of ``limit`` rows of it.
+
+    Raises:
+        InvalidInput: If manifest and rows do not belong together.
+    """
+    split = read(SplitManifest, manifest)
+    everything = read_rows(rows)
+    test = side_rows(everything, split.test)
+    train = side_rows(everything, split.train)
+    return TestSet(sample(test, limit, seed), train, len(test), split.test.sha256)
+
+
+def file_test_set(source: str, limit: int = 0, seed: int = 0) -> TestSet:
+    """Return the rows of any file with questions and answers as a test set."""
+    rows = load_rows(source).rows
+    return TestSet(sample(rows, limit, seed), [], len(rows), rows_sha256(rows))
+
+
+def sample(rows: Sequence[Row], limit: int, seed: int) -> list[Row]:
+    """Return ``limit`` rows (0: all) chosen by seed and row id, in their order."""
+    if limit <= 0 or limit >= len(rows):
+        return list(rows)
+    chosen = sorted(rows, key=lambda row: sha256_text(f"{seed}:{row.row_id}"))[:limit]
+    return sorted(chosen, key=lambda row: row.row_id)
+
+
+def answer_budget(test: TestSet, tokenizer: Any, longest: int = 1024) -> int:
+    """Return how many tokens an answer may take, by the longest known answer."""
+    known = test.train or test.rows
+    texts = sorted((row.response for row in known), key=len)[-64:]
+    tokens = [len(tokenizer(text)["input_ids"]) for text in texts]
+    return min(longest, max(tokens) + MARGIN_TOKENS)
+
+
+def predict(
+    model: Any, tokenizer: Any, rows: Sequence[Row], max_new_tokens: int, batch: int
+) -> list[Prediction]:
+    """Let the model answer every row and judge what it writes."""
+    prompts = [prompt_text(row, tokenizer) for row in rows]
+    texts = generate(model, tokenizer, prompts, max_new_tokens, batch)
+    return [judge(row, text) for row, text in zip(rows, texts, strict=True)]
+
+
+def evaluation_record(
+    test: TestSet,
+    after: Sequence[Prediction],
+    before: Sequence[Prediction],
+    subject: Subject,
+    max_new_tokens: int,
+    provenance: Provenance,
+) -> EvalRecord:
+    """Put predictions and baselines into one record.
+
+    Raises:
+        InvalidInput: If there is no test row.
+    """
+    if not test.rows:
+        raise InvalidInput("split", 0, "the test side has no rows")
+    return EvalRecord(
+        system=subject.system,
+        scale=subject.scale,
+        model=subject.model,
+        stands_for=subject.stands_for,
+        accelerator=subject.accelerator,
+        device=provenance.device,
+        num_rows=len(test.rows),
+        num_test_rows=test.num_all,
+        exact_match=fraction_correct(after),
+        by_type=by_type(after),
+        before=fraction_correct(before) if before else None,
+        before_by_type=by_type(before),
+        before_predictions=tuple(before),
+        max_new_tokens=max_new_tokens,
+        majority_baseline=majority_baseline(test.train, test.rows),
+        distinct_answers=distinct_answers(test.rows),
+        split_sha256=test.sha256,
+        provenance=provenance,
+        predictions=tuple(after),
+    )

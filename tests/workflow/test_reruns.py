@@ -1,0 +1,91 @@
+"""What runs again after a change: no more and no less than depends on it."""
+
+import json
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.workflow
+SMOKE = ("--configfile", "config/smoke.yaml")
+
+
+@pytest.fixture
+def edited(finished):
+    """Return a function that edits a module; every edit is undone afterwards."""
+    before = {}
+
+    def edit(name, change):
+        path = finished.package / name
+        before.setdefault(path, path.read_text())
+        path.write_text(change(path.read_text()))
+
+    yield edit
+    for path, text in before.items():
+        path.write_text(text)
+
+
+def test_a_finished_workflow_has_nothing_to_do(finished):
+    assert finished.planned(*SMOKE) == {}
+
+
+def test_deleting_one_record_runs_that_run_alone(finished):
+    record = finished.folder / "results/runs/cpu/3B/megatrain/record.json"
+    kept = record.with_suffix(".kept")
+    shutil.move(record, kept)
+    jobs = finished.planned(*SMOKE, "results/table3.csv")
+    done = finished.snakemake("-n", *SMOKE, "results/table3.csv")
+    shutil.move(kept, record)
+    assert jobs == {"train": 1, "table3": 1}
+    assert "system=megatrain" in done.stdout
+
+
+def test_comments_layout_and_docstrings_change_nothing(finished, edited):
+    for name in ("schedule/plan.py", "optim/adamw.py", "report/tables.py"):
+        edited(
+            name, lambda text: text.replace('"""', '"""Reworded: ', 1) + "\n\n# why\n"
+        )
+    assert finished.planned(*SMOKE) == {}
+
+
+def test_a_change_of_the_planner_plans_and_trains_again(finished, edited):
+    edited("schedule/plan.py", lambda text: text + "\nCHANGED = 1\n")
+    jobs = finished.planned(*SMOKE)
+    assert jobs["solve"] == jobs["check"] == 2
+    assert jobs["train"] == 2
+    assert "profile_layers" not in jobs
+    assert "split_data" not in jobs
+
+
+def test_a_change_of_the_report_makes_the_tables_again(finished, edited):
+    edited("report/frames.py", lambda text: text + "\nCHANGED = 1\n")
+    jobs = finished.planned(*SMOKE)
+    assert {"table2", "table3", "table4", "table5", "compare"} <= set(jobs)
+    assert not {"train", "train_quality", "solve", "evaluate"} & set(jobs)
+
+
+def test_a_change_of_the_evaluation_does_not_train_again(finished, edited):
+    edited("evaluate/exact_match.py", lambda text: text + "\nCHANGED = 1\n")
+    jobs = finished.planned(*SMOKE)
+    assert jobs["evaluate"] == 1
+    assert not {"train", "train_quality", "solve"} & set(jobs)
+
+
+def test_a_compiled_kernel_counts_as_code(finished):
+    source = finished.package / "optim" / "csrc" / "planted.h"
+    source.write_text("#define PLANTED 1\n")
+    jobs = finished.planned(*SMOKE)
+    source.unlink()
+    assert jobs["train"] == 2
+
+
+def test_a_changed_setting_reaches_the_rules_that_use_it(finished):
+    jobs = finished.planned(*SMOKE, "--config", 'solver={"time_limit_s": 7}')
+    assert jobs["solve"] == 2
+    assert "profile_layers" not in jobs
+    assert "split_data" not in jobs
+
+
+def test_the_effective_config_is_kept_with_the_results(finished):
+    kept = json.loads((finished.folder / "results" / "config.json").read_text())
+    assert kept["runs"] == "config/runs-smoke.tsv"
+    assert kept["solver"]["time_limit_s"] == 60

@@ -95,8 +95,8 @@ def _judge(root: int, name: str, older_than_s: float, dry_run: bool) -> Verdict:
     try:
         folder = os.open(name, _DIRECTORY, dir_fd=root)
     except OSError as error:
-        known = {errno.ELOOP: "is a link", errno.ENOTDIR: "is not a directory"}
-        reason = known.get(error.errno or 0, str(error.strerror))
+        is_other = error.errno in (errno.ENOTDIR, errno.ELOOP)
+        reason = "is a link or a file" if is_other else str(error.strerror)
         return Verdict(name, "kept", reason, 0)
     try:
         size = _size_bytes(folder)

@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "schedule",
     "simulate": "schedule",
     "render": "schedule",
+    "published": "schedule",
     "estimate": "schedule",
     "fit": "schedule",
     "run": "run",

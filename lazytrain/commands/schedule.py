@@ -104,3 +104,29 @@ def check(
         f"{report.name}: valid, objective {report.objective_s:.6f} s, exposed "
         f"{sum(report.exposed_s.values()):.6f} s\n"
     )
+
+
+@app.command()
+def render(
+    plans: Annotated[list[Path], typer.Argument(help="one or more plan JSON")],
+    out: Out,
+) -> None:
+    """Draw where each boundary of a plan waits, one panel per plan (SVG)."""
+    from lazytrain.schedule.plan import Plan
+    from lazytrain.schedule.render import render
+
+    render([records.read(Plan, path) for path in plans], out)
+
+
+@app.command()
+def published(
+    out_dir: Annotated[Path, typer.Option(help="folder for tables and figures")],
+    time_limit_s: Annotated[float, typer.Option(help="limit per solve")] = 60.0,
+    seed: Annotated[int, typer.Option(help="solver seed")] = 0,
+) -> None:
+    """Solve the paper's own cases: Tables 1 and 7, Figures 4 and 8."""
+    from lazytrain.schedule.solve import Limits
+    from lazytrain.schedule.tables import solve_cases, write_all
+
+    for path in write_all(solve_cases(Limits(time_limit_s, 0.0, seed)), out_dir):
+        sys.stderr.write(f"wrote {path}\n")

@@ -159,7 +159,7 @@ def part_specs(layers: LayerProfile) -> tuple[PartSpec, ...]:
             kind="embedding",
             num_parameters=embedding,
             weight_bytes=embedding * itemsize,
-            gradient_bytes=embedding * FP32,
+            gradient_bytes=embedding * itemsize,
         )
     ]
     specs += [
@@ -180,14 +180,11 @@ def part_specs(layers: LayerProfile) -> tuple[PartSpec, ...]:
             kind="head",
             num_parameters=head,
             weight_bytes=head * itemsize,
-            gradient_bytes=head * FP32,
+            gradient_bytes=head * itemsize,
             tied_to="embedding" if layers.tied else None,
         )
     )
     return tuple(specs)
-
-
-FP32 = 4
 
 
 def model_sizes(layers: LayerProfile, run: Execution) -> ModelSizes:
@@ -223,7 +220,13 @@ def budgets(
     device = device_bytes(parts, run, sizes)
     if device.total >= cap:
         raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
-    host = host_bytes(parts, run).total
+    nvme = _size(
+        texts.nvme_activations,
+        int(hardware.disk_free_bytes * DISK_SHARE),
+        "budgets.nvme_activations",
+    )
+    boundary = boundary_bytes(run, sizes)
+    host = host_bytes(parts, run, boundary if nvme >= boundary else 0).total
     capacity = _size(
         texts.host_capacity,
         int(hardware.host_memory_bytes * HOST_SHARE),
@@ -231,11 +234,6 @@ def budgets(
     )
     cpu = _size(
         texts.cpu_activations, max(0, capacity - host), "budgets.cpu_activations"
-    )
-    nvme = _size(
-        texts.nvme_activations,
-        int(hardware.disk_free_bytes * DISK_SHARE),
-        "budgets.nvme_activations",
     )
     fixed = Budget(gpu=device.total, cpu=host, nvme=0)
     return Budget(gpu=cap - device.total, cpu=cpu, nvme=nvme), fixed
@@ -266,11 +264,11 @@ def _cost(layers: LayerProfile, kind: str) -> LayerCost:
 
 
 def _backward_s(cost: LayerCost, level: str) -> float:
-    """Return backward seconds at a save level, its re-forward included."""
+    """Return backward seconds at a save level, the layer's re-forward included."""
     for candidate in cost.levels:
         if candidate.name == level:
             return candidate.backward_s
-    return cost.backward_s + cost.forward_s
+    return cost.backward_s
 
 
 def _bandwidth(hardware: HardwareProfile) -> Bandwidth:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lazytrain.schedule.instance import Execution, PartSpec
 
 FP32_BYTES = 4
+BOUNCE_BUFFERS = 3
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
 MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
 
@@ -52,12 +53,16 @@ class DeviceBytes:
 
 @dataclass(frozen=True)
 class HostBytes:
-    """Host memory that no activation schedule changes, by cause."""
+    """Host memory that no activation schedule changes, by cause.
+
+    ``bounce`` is the pinned staging of NVMe boundaries, 0 without them.
+    """
 
     weights: int
     master_remainder: int
     optimizer_state: int
     gradients: int
+    bounce: int
 
     @property
     def total(self) -> int:
@@ -75,7 +80,7 @@ def device_bytes(
 ) -> DeviceBytes:
     """Return what a step holds in HBM beside its boundaries."""
     layers = [part for part in parts if part.kind == "layer"]
-    ends = [part for part in parts if part.kind != "layer" and not part.tied_to]
+    ends = [part for part in parts if part.kind != "layer"]
     largest = max((part.weight_bytes for part in layers), default=0)
     widest = max((part.num_parameters for part in layers), default=0)
     gradient = max((part.gradient_bytes for part in layers), default=0)
@@ -94,15 +99,23 @@ def device_bytes(
     )
 
 
-def host_bytes(parts: Sequence[PartSpec], run: Execution) -> HostBytes:
-    """Return what a step holds in host memory beside its boundaries."""
-    own = [part for part in parts if not part.tied_to]
-    parameters = sum(part.num_parameters for part in own)
+def host_bytes(
+    parts: Sequence[PartSpec], run: Execution, bounced_bytes: int = 0
+) -> HostBytes:
+    """Return what a step holds in host memory beside its boundaries.
+
+    Args:
+        parts: The model's parts; a tied weight is counted in one of them only.
+        run: How the step is run.
+        bounced_bytes: Size of a boundary if any may go to NVMe, else 0.
+    """
+    parameters = sum(part.num_parameters for part in parts)
     return HostBytes(
-        weights=sum(part.weight_bytes for part in own),
+        weights=sum(part.weight_bytes for part in parts),
         master_remainder=parameters * MASTER_BYTES[run.master],
         optimizer_state=int(parameters * state_bytes_per_parameter(run)),
-        gradients=sum(part.gradient_bytes for part in own),
+        gradients=sum(part.gradient_bytes for part in parts),
+        bounce=BOUNCE_BUFFERS * bounced_bytes,
     )
 
 

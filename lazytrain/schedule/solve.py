@@ -15,6 +15,7 @@ from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.objective import terms
 from lazytrain.schedule.plan import Home, Plan, Solve
 from lazytrain.schedule.settle import settle
+from lazytrain.schedule.simulate import with_prediction
 from lazytrain.schedule.windows import place
 
 RULES: dict[str, Callable[[Instance], Plan]] = {
@@ -51,18 +52,23 @@ class Limits:
 def solve(
     instance: Instance, limits: Limits | None = None, method: str | None = None
 ) -> Plan:
-    """Return a plan by the given method, or by the one the instance names.
+    """Return a plan by the given method, with the simulator's prediction.
 
     Args:
         instance: The planning problem.
         limits: Time, gap and seed of a mixed-integer solve.
-        method: One of ``METHODS``.
+        method: One of ``METHODS``; default: the one the instance names.
 
     Raises:
         NoSchedule: If there is none, or the limit came before the first; the message
             says which constraints conflict.
         InvalidInput: If the method is unknown or cannot take this instance.
     """
+    return with_prediction(_solved(instance, limits, method), instance)
+
+
+def _solved(instance: Instance, limits: Limits | None, method: str | None) -> Plan:
+    """Dispatch on the method."""
     chosen = method or instance.method
     if chosen in PROGRAMS:
         return solve_milp(instance, limits or Limits(), chosen)

@@ -1,0 +1,209 @@
+"""What one step of a plan takes, what it waits for, and how full each tier gets.
+
+Three consecutive steps are laid out; the last two differ by the steady step time, with
+updates overlapping the next forward as they do in a real run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from lazytrain.schedule.instance import Instance
+from lazytrain.schedule.plan import Home, Plan, Prediction
+from lazytrain.schedule.step_tasks import StepBuilder, StepMarks
+from lazytrain.schedule.timeline import Task, Timeline
+
+STEPS = 3
+RESOURCES = ("compute", "h2d", "d2h", "nvme_read", "nvme_write", "optimizer")
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """One steady step; times are seconds from its begin.
+
+    ``exposed_s`` is how long compute stood still, by the resource it waited for;
+    ``busy_s`` how long each resource worked. ``memory`` holds (time, bytes) per tier.
+    """
+
+    step_s: float
+    compute_s: float
+    exposed_s: dict[str, float]
+    busy_s: dict[str, float]
+    memory: dict[str, list[tuple[float, int]]]
+    tasks: tuple[Task, ...]
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """Highest level of each tier."""
+        return {
+            tier: max(size for _, size in curve) for tier, curve in self.memory.items()
+        }
+
+    @property
+    def prediction(self) -> Prediction:
+        """The figures a plan carries."""
+        exposed = {name: seconds for name, seconds in self.exposed_s.items() if seconds}
+        return Prediction(
+            step_s=self.step_s, exposed_s=exposed, peak_bytes=self.peak_bytes
+        )
+
+
+def simulate(plan: Plan, instance: Instance) -> Simulation:
+    """Return the steady step of a plan under an instance's rates and times."""
+    line = Timeline()
+    builder = StepBuilder(plan, instance, line)
+    marks = [builder.add_step() for _ in range(STEPS)]
+    line.run()
+    begin = line.tasks[marks[-2].end].end_s
+    end = line.tasks[marks[-1].end].end_s
+    inside = [task for task in line.tasks if task.end_s > begin and task.start_s < end]
+    return Simulation(
+        step_s=end - begin,
+        compute_s=_busy(inside, begin, end)["compute"],
+        exposed_s=_exposed(line, begin, end),
+        busy_s=_busy(inside, begin, end),
+        memory=_memory(plan, instance, line, marks[-1], begin),
+        tasks=tuple(_shifted(task, begin) for task in inside if task.end_s <= end),
+    )
+
+
+def with_prediction(plan: Plan, instance: Instance) -> Plan:
+    """Return the plan with its best read-ahead and what is then to be expected.
+
+    Reading earlier hides slow tiers but holds boundaries in HBM for longer, so a longer
+    read-ahead is taken only if it is faster and the peak stays within the budget.
+    """
+    best = simulate(plan, instance)
+    limit = max(best.peak_bytes["gpu"], _gpu_limit(instance))
+    for ahead in READ_AHEAD:
+        if ahead > len(plan.blocks) or not any(best.exposed_s.values()):
+            break
+        trial = plan.model_copy(update={"read_ahead_blocks": ahead})
+        other = simulate(trial, instance)
+        faster = other.step_s < best.step_s * (1 - WORTH)
+        if faster and other.peak_bytes["gpu"] <= limit:
+            plan, best = trial, other
+    return plan.model_copy(update={"prediction": best.prediction})
+
+
+# Longer read-aheads to try, and the relative gain below which the shorter one stays.
+READ_AHEAD = (4, 8, 16, 32)
+WORTH = 1e-3
+
+
+def _gpu_limit(instance: Instance) -> int:
+    """Return HBM that boundaries and everything fixed may take together."""
+    reserve = instance.execution.reserve_bytes if instance.execution else 0
+    return instance.fixed_bytes.gpu + instance.budget_bytes.gpu - reserve
+
+
+def _shifted(task: Task, begin: float) -> Task:
+    """Return a task with times counted from the step's begin."""
+    return Task(
+        task.name,
+        task.resource,
+        task.seconds,
+        task.after,
+        task.priority,
+        task.step,
+        task.start_s - begin,
+        task.end_s - begin,
+        task.ready_s - begin,
+    )
+
+
+def _busy(tasks: list[Task], begin: float, end: float) -> dict[str, float]:
+    """Add up working seconds per resource within the step."""
+    busy = dict.fromkeys(RESOURCES, 0.0)
+    for task in tasks:
+        busy[task.resource] += min(task.end_s, end) - max(task.start_s, begin)
+    return busy
+
+
+def _exposed(line: Timeline, begin: float, end: float) -> dict[str, float]:
+    """Attribute each wait of compute to the resources it waited for."""
+    exposed: dict[str, float] = defaultdict(float)
+    free = 0.0
+    for task in line.tasks:
+        if task.resource != "compute":
+            continue
+        if task.start_s > max(free, begin) and task.start_s <= end:
+            _blame(line, task, max(free, begin), task.start_s, exposed)
+        free = task.end_s
+        if free > end:
+            break
+    if end > free:
+        exposed["d2h"] += end - free
+    return dict(exposed)
+
+
+def _blame(
+    line: Timeline, task: Task, low: float, high: float, exposed: dict[str, float]
+) -> None:
+    """Follow what a task waited for back in time, from ``high`` down to ``low``."""
+    while high > low and task.after:
+        task = line.tasks[max(task.after, key=lambda i: line.tasks[i].end_s)]
+        # Time in the resource's queue is that resource's too.
+        since = max(low, task.ready_s)
+        if task.resource != "compute" and high > since:
+            exposed[task.resource] += high - since
+        high = min(high, since)
+
+
+def _memory(
+    plan: Plan, instance: Instance, line: Timeline, marks: StepMarks, begin: float
+) -> dict[str, list[tuple[float, int]]]:
+    """Return the level of each tier over the step.
+
+    Host and disk buffers are allocated once; HBM follows the boundaries' lives.
+    """
+    reserve = instance.execution.reserve_bytes if instance.execution else 0
+    changes: list[tuple[float, int]] = []
+    for i, (size, home) in enumerate(
+        zip(instance.boundary_bytes, plan.homes, strict=True)
+    ):
+        for start, stop in _lives(i, home, line, marks, plan.num_layers):
+            changes += [(start - begin, size), (stop - begin, -size)]
+    level = instance.fixed_bytes.gpu - reserve
+    curve = [(0.0, level)]
+    # At one moment what ends is freed before what begins is counted.
+    for moment, change in sorted(changes):
+        level += change
+        curve.append((moment, level))
+    held = {
+        home: sum(
+            size
+            for size, other in zip(instance.boundary_bytes, plan.homes, strict=True)
+            if other == home
+        )
+        for home in (Home.CPU, Home.NVME)
+    }
+    return {
+        "gpu": curve,
+        "cpu": [(0.0, instance.fixed_bytes.cpu + held[Home.CPU])],
+        "nvme": [(0.0, instance.fixed_bytes.nvme + held[Home.NVME])],
+    }
+
+
+def _lives(
+    i: int, home: Home, line: Timeline, marks: StepMarks, last: int
+) -> list[tuple[float, float]]:
+    """Return when a boundary is in HBM: (from, to) in seconds."""
+
+    def end_of(task: int) -> float:
+        return line.tasks[task].end_s
+
+    if home == Home.RECOMPUTE:
+        return [
+            (end_of(made), end_of(used)) for j, made, used in marks.remade if j == i
+        ]
+    if i == last:
+        # The last boundary is consumed by the loss, then by the last block.
+        stop = max(marks.block_end.items())[1]
+        return [(end_of(marks.made[i]), end_of(stop))]
+    gone = end_of(marks.block_end[i])
+    if home == Home.GPU:
+        return [(end_of(marks.made[i]), gone)]
+    back = line.tasks[marks.read_from[i]].start_s
+    return [(end_of(marks.made[i]), end_of(marks.written[i])), (back, gone)]

@@ -7,6 +7,8 @@ shapes but other behaviour (sliding window, linear attention) have bodies of the
 
 from __future__ import annotations
 
+import itertools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,30 +84,43 @@ BUDGETS = {
 }
 
 
-def compiled_body(body: Body, save_level: str) -> Body:
+_numbers = itertools.count()
+
+
+def _own_code(function: Body, name: str) -> Body:
+    """Return a copy of a function under a code object of its own.
+
+    Dynamo caches compiled graphs by code object: two closures of one function share a
+    cache entry, and a second save level would silently run the first one's graph.
+    """
+    code = function.__code__.replace(co_name=f"{name}_{next(_numbers)}")
+    return types.FunctionType(
+        code, function.__globals__, name, None, function.__closure__
+    )
+
+
+def compiled_body(body: Body, layer_type: str, save_level: str) -> Body:
     """Compile a body for one save level.
 
-    The partitioner reads its budget at the first call and a function compiled before
-    would silently reuse its first graph, so each level gets a function object of its
-    own and its first call runs inside the patched configuration.
+    The partitioner reads its budget while it compiles, which is at the first call; so
+    the first call runs inside the patched configuration.
     """
     from torch._functorch import config as functorch_config
 
-    budget = BUDGETS[save_level]
-
-    def own(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def run(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
         return body(h, cos, sin, weights)
 
+    own = _own_code(run, f"{layer_type}_{save_level}".replace("-", "_"))
     compiled = torch.compile(own, fullgraph=True, dynamic=False)
-    is_warm = False
+    budget = BUDGETS[save_level]
+    seen: set[torch.Size] = set()
 
     def call(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        nonlocal is_warm
-        if is_warm:
+        if h.shape in seen:
             return compiled(h, cos, sin, weights)
         with functorch_config.patch(activation_memory_budget=budget):
             result = compiled(h, cos, sin, weights)
-        is_warm = True
+        seen.add(h.shape)
         return result
 
     return call
@@ -163,5 +178,7 @@ class Bodies:
         key = (layer_type, save_level if graph else "no graph")
         if key not in self._compiled:
             level = save_level if graph else "inputs"
-            self._compiled[key] = compiled_body(self._plain[layer_type], level)
+            self._compiled[key] = compiled_body(
+                self._plain[layer_type], layer_type, level
+            )
         return self._compiled[key]

@@ -31,7 +31,7 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class WaveShape:
-    """How a wave is cut: ``rows`` sequences of ``tokens``, ``micro_batch`` at a time."""
+    """How a wave is cut: ``rows`` sequences, ``micro_batch`` of them at a time."""
 
     rows: int
     micro_batch: int

@@ -5,7 +5,7 @@ gradient over the logits it read.
 """
 
 # Triton reads annotations as types of its own, so this file has no typed signature.
-# ruff: noqa: ANN001, ANN201, N803
+# ruff: noqa: ANN001, ANN201
 
 import triton
 import triton.language as tl

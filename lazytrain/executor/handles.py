@@ -51,9 +51,12 @@ class Rebinder:
 
     def __init__(self, resolve: Callable[[str], Tensor]) -> None:
         self._resolve = resolve
+        self.kept_bytes = 0  # of the last layer that ran under the hooks
 
     def hooks(self, *ranges: Range) -> torch.autograd.graph.saved_tensors_hooks:
         """Return the hooks to run a layer's forward under."""
+
+        self.kept_bytes = 0
 
         def pack(tensor: Tensor) -> Tensor | Handle:
             address = tensor.data_ptr()
@@ -66,6 +69,7 @@ class Rebinder:
                         tensor.stride(),
                         (address - owned.begin) // tensor.element_size(),
                     )
+            self.kept_bytes += tensor.numel() * tensor.element_size()
             return tensor.detach()
 
         return torch.autograd.graph.saved_tensors_hooks(pack, self._unpack)

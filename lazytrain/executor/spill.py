@@ -175,7 +175,7 @@ class NvmeHome:
         def guarded() -> None:
             try:
                 job()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as error:
                 self._streams.health.fail(error)
 
         self._workers.submit(guarded)

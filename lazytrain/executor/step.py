@@ -93,8 +93,8 @@ def wave_rows(plan: Plan) -> list[tuple[Group, int, int]]:
     for group in plan.groups:
         is_layer_major = group.order == "layer-major"
         rows = group.sequences if is_layer_major else group.micro_batch
-        for first in range(row, row + group.sequences, rows):
-            waves.append((group, first, rows))
+        firsts = range(row, row + group.sequences, rows)
+        waves.extend((group, first, rows) for first in firsts)
         row += group.sequences
     return waves
 

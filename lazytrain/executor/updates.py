@@ -100,7 +100,7 @@ class UpdatePump:
         while (job := self._jobs.get()) is not None:
             try:
                 self._apply(job)
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as error:
                 self._streams.health.fail(error)
                 if not job.result.done():
                     job.result.set_exception(error)

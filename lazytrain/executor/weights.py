@@ -147,7 +147,7 @@ class WeightStreamer:
                 for stop in trip.stops:
                     if stop.upload:
                         self._upload(trip, stop)
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as error:
                 self._streams.health.fail(error)
                 return
 

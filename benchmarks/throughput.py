@@ -151,7 +151,8 @@ def measure(args: argparse.Namespace, engine: StreamingEngine) -> dict[str, Any]
     losses, breakdowns = [], []
     start = time.perf_counter()
     for number in range(args.warmup):
-        losses.append(engine.train_step(batches[number % 4], 1e-5).result().loss)
+        warm = engine.train_step(batches[number % 4], 1e-5).result()
+        losses.append(warm.loss)
     engine.drain()
     warm_s = time.perf_counter() - start
     torch.cuda.reset_peak_memory_stats()

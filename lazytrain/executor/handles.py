@@ -55,7 +55,6 @@ class Rebinder:
 
     def hooks(self, *ranges: Range) -> torch.autograd.graph.saved_tensors_hooks:
         """Return the hooks to run a layer's forward under."""
-
         self.kept_bytes = 0
 
         def pack(tensor: Tensor) -> Tensor | Handle:

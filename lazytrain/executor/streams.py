@@ -96,7 +96,8 @@ class Streams:
 
     Args:
         device: A CUDA device, or the CPU.
-        delay: Called before every copy with its name; tests use it to slow copies.
+        delay: Called before every copy with its name, on the copy's stream; tests use
+            it to slow copies.
     """
 
     def __init__(
@@ -131,9 +132,9 @@ class Streams:
         self, target: Tensor, source: Tensor, link: torch.cuda.Stream | None, name: str
     ) -> None:
         """Copy on a link's stream; returns at once on CUDA."""
-        if self.delay is not None:
-            self.delay(name)
         with self.on(link):
+            if self.delay is not None:
+                self.delay(name)
             target.copy_(source, non_blocking=True)
 
     def synchronize(self) -> None:

@@ -63,8 +63,8 @@ def test_streamed_gradients_match_autograd(case):
     engine.close()
 
 
-# What sets a linear-attention layer's decay: its gradient is a sum over all positions of
-# terms that cancel, and plain fp32 autograd itself is 2e-5 from float64 there.
+# What sets a linear-attention layer's decay: its gradient is a sum over all positions
+# of terms that cancel; plain fp32 autograd itself is 2e-5 from float64 there.
 DECAY = ("A_log", "dt_bias", "in_proj_a.weight")
 
 

@@ -74,7 +74,9 @@ def test_a_non_finite_norm_skips_the_step_and_leaves_every_bit():
     poisoned[0, 0] = float("nan")
     before = {n: t.clone() for n, t in engine.named_weights()}
     states = engine._optimizer.states
-    moments = {p: {n: t.clone() for n, t in s.tensors().items()} for p, s in states.items()}
+    moments = {
+        p: {n: t.clone() for n, t in s.tensors().items()} for p, s in states.items()
+    }
     step = engine.train_step(random_batch(config.vocab_size, seed=1), 1e-3).result()
     engine.drain()
     assert step.skipped

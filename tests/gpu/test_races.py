@@ -1,0 +1,78 @@
+"""Races provoked: slowed copies, every prefetch distance, identical bits.
+
+The paper's upstream saw a NaN at step 6 with a prefetch of two; a copy stream that
+overtakes or is overtaken would show here as another loss or as the poison's NaN.
+"""
+
+import math
+
+import pytest
+import torch
+from streaming import engine_for, plan_for, random_batch, small_config
+
+from lazytrain.config import OptimizerSettings
+
+STEPS = 200
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def slow(cycles):
+    """Return a hook that makes the copy's stream spin before the copy."""
+    state = {"n": 0}
+
+    def delay(_name):
+        state["n"] += 1
+        torch.cuda._sleep(cycles * (state["n"] % 7))
+
+    return delay
+
+
+def losses(distance, steps, cycles=0, homes="CRCGG", body="eager"):
+    config = small_config("7B-mini", layers=4)
+    plan = plan_for(
+        config,
+        homes,
+        seq_len=64,
+        body=body,
+        prefetch_distance=distance,
+        weight_slots=distance + 1,
+    )
+    engine = engine_for(
+        config,
+        plan,
+        device="cuda",
+        dtype=torch.bfloat16,
+        settings=OptimizerSettings(type="adamw"),
+        delay=slow(cycles) if cycles else None,
+    )
+    pending = [
+        engine.train_step(random_batch(config.vocab_size, tokens=64, seed=n % 8), 1e-4)
+        for n in range(steps)
+    ]
+    values = [step.result().loss for step in pending]
+    engine.close()
+    assert all(math.isfinite(value) for value in values)
+    return values
+
+
+def test_two_hundred_steps_at_every_distance(deterministic):
+    truth = losses(0, STEPS)
+    for distance in range(1, 5):
+        assert losses(distance, STEPS) == truth, f"distance {distance}"
+
+
+@pytest.mark.parametrize("distance", range(5))
+def test_slowed_copies_change_no_bit(deterministic, distance):
+    assert losses(distance, 20, cycles=300_000) == losses(0, 20)
+
+
+@pytest.mark.parametrize("homes", ["GGGGG", "CCCCG", "GRRRG"])
+def test_compiled_bodies_under_slow_copies(deterministic, homes):
+    truth = losses(0, 10, homes=homes, body="compile")
+    assert losses(3, 10, 300_000, homes=homes, body="compile") == truth

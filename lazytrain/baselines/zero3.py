@@ -83,10 +83,11 @@ def _start_one_process_group(is_cuda: bool) -> None:
     os.environ.setdefault("WORLD_SIZE", "1")
     if not is_cuda:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group(
+    distributed: Any = torch.distributed
+    if not distributed.is_initialized():
+        distributed.init_process_group(
             "nccl" if is_cuda else "gloo",
-            store=torch.distributed.HashStore(),
+            store=distributed.HashStore(),
             rank=0,
             world_size=1,
         )

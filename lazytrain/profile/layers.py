@@ -251,25 +251,10 @@ def _loss_s(bench: Bench, decoder: Any, chunk_tokens: int) -> float:
     return bench.seconds(run)
 
 
-def _bench(row: RunRow, batch: int, settings: ExecutorSettings) -> Bench:
-    """Return the bench of a sheet row: its model, and the executor's micro-batch."""
-    return Bench(
-        config=model_config(row.model),
-        device=device_for(row.accelerator),
-        dtype=dtype_of(settings.dtype),
-        micro_batch=micro_batch_of(batch, row.seq_len, settings.micro_batch_tokens),
-        seq_len=row.seq_len,
-    )
-
-
-def measure_layers(
-    rows: list[RunRow], accelerator: str, scale: str, config: PipelineConfig
+def measure_model(
+    bench: Bench, accelerator: str, scale: str, model: str, settings: ExecutorSettings
 ) -> LayerProfile:
-    """Measure every layer type of one scale; the sheet names model and length."""
-    found = rows_of(rows, accelerator, scale)
-    settings = settings_for(config, accelerator).executor
-    row = found[0]
-    bench = _bench(row, max(r.batch for r in found), settings)
+    """Measure every layer type of one model, its embedding and its loss."""
     decoder = skeleton(bench.config)
     kinds = layer_types(bench.config)
     shape = bench.config
@@ -277,11 +262,11 @@ def measure_layers(
     return LayerProfile(
         accelerator=accelerator,
         scale=scale,
-        model=row.model,
+        model=model,
         dtype=settings.dtype,
         body=settings.body,
         tokens=bench.tokens,
-        seq_len=row.seq_len,
+        seq_len=bench.seq_len,
         layer_types=kinds,
         layers=tuple(
             measure_layer(bench, decoder, kinds.index(kind), kind)
@@ -296,3 +281,29 @@ def measure_layers(
         embedding_s=_embedding_s(bench),
         provenance=collect(accelerator),
     )
+
+
+def bench_for(
+    config: Any, accelerator: str, batch: int, seq_len: int, settings: ExecutorSettings
+) -> Bench:
+    """Return the bench of a batch: its device, type and the executor's micro-batch."""
+    return Bench(
+        config=config,
+        device=device_for(accelerator),
+        dtype=dtype_of(settings.dtype),
+        micro_batch=micro_batch_of(batch, seq_len, settings.micro_batch_tokens),
+        seq_len=seq_len,
+    )
+
+
+def measure_layers(
+    rows: list[RunRow], accelerator: str, scale: str, config: PipelineConfig
+) -> LayerProfile:
+    """Measure every layer type of one scale; the sheet names model and length."""
+    found = rows_of(rows, accelerator, scale)
+    settings = settings_for(config, accelerator).executor
+    row = found[0]
+    batch = max(r.batch for r in found)
+    shape = model_config(row.model)
+    bench = bench_for(shape, accelerator, batch, row.seq_len, settings)
+    return measure_model(bench, accelerator, scale, row.model, settings)

@@ -8,7 +8,7 @@ the reason and the remedy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -138,7 +138,7 @@ def run_row(request: RunRequest) -> RunRecord:
         record = run_in_process_of_its_own(request)
     else:
         with hold_accelerator(row.accelerator):
-            record = _guarded(request)
+            record = guarded(request, _train)
     write(record, request.out / "record.json")
     return record
 
@@ -163,10 +163,10 @@ def run_in_process_of_its_own(request: RunRequest) -> RunRecord:
     raise RunFailed(f"{request.row.system}: its process ended with code {code}")
 
 
-def _guarded(request: RunRequest) -> RunRecord:
+def guarded(request: RunRequest, train: Callable[[RunRequest], RunRecord]) -> RunRecord:
     """Train, and turn a memory limit into a record; all else propagates."""
     try:
-        return _train(request)
+        return train(request)
     except (MemoryError, RuntimeError, OutOfMemory) as error:
         hit = capacity.recognise(error)
         if hit is None:
@@ -183,9 +183,13 @@ def _guarded(request: RunRequest) -> RunRecord:
 
 
 def _train(request: RunRequest) -> RunRecord:
+    """Load the row's model and train it."""
+    return train_source(request, load_source(request.config.weights, request.row.model))
+
+
+def train_source(request: RunRequest, source: Source) -> RunRecord:
     """Build the engine, run the loop, and describe what came of it."""
     row, config = request.row, request.config
-    source = load_source(config.weights, row.model)
     plan = read(Plan, request.plan) if request.plan is not None else None
     _check_memory(request, source, plan)
     data = load_data(request, source.tokenizer)

@@ -1,0 +1,146 @@
+"""The largest batch that a system fits, found by a few probes.
+
+A batch is feasible if one full step with optimizer state allocated ends without a
+memory limit. Each probe runs in a process of its own, because an allocator that has
+failed once is not the one a fresh run meets.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lazytrain.config import PipelineConfig
+from lazytrain.errors import InvalidInput
+from lazytrain.records import RunRecord
+from lazytrain.train.run import RunRequest, run_in_process_of_its_own
+
+log = logging.getLogger(__name__)
+MAX_PROBES = 4
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Where to look: ``low`` is believed feasible, ``high`` is the largest of interest.
+
+    Neither is trusted: only probes say what is feasible.
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        """Refuse an empty bracket."""
+        if not 1 <= self.low <= self.high:
+            raise InvalidInput(
+                "bracket", f"{self.low}:{self.high}", "need 1 <= low <= high"
+            )
+
+
+@dataclass
+class Search:
+    """What probes have shown so far."""
+
+    feasible: int = 0
+    infeasible: int | None = None
+    probes: dict[int, bool] = field(default_factory=dict)
+
+    def note(self, batch: int, is_feasible: bool) -> None:
+        """Take a probe's answer into account."""
+        self.probes[batch] = is_feasible
+        if is_feasible:
+            self.feasible = max(self.feasible, batch)
+        else:
+            bound = self.infeasible
+            self.infeasible = batch if bound is None else min(bound, batch)
+
+
+def _next(search: Search, bracket: Bracket) -> int | None:
+    """Return the batch to probe next, or None when nothing is left to learn.
+
+    The top first, if it is likely; then the geometric middle, because memory grows in
+    proportion to the batch.
+    """
+    if not search.probes:
+        return bracket.high
+    if search.infeasible is None:
+        return None
+    known = max(search.feasible, 0)
+    if known == 0 and bracket.low < search.infeasible and len(search.probes) == 1:
+        return bracket.low
+    middle = math.isqrt(max(known, 1) * search.infeasible)
+    middle = max(known + 1, min(middle, search.infeasible - 1))
+    return middle if known < middle < search.infeasible else None
+
+
+def largest_feasible(
+    is_feasible: Callable[[int], bool], bracket: Bracket, max_probes: int = MAX_PROBES
+) -> Search:
+    """Search the largest feasible batch with at most ``max_probes`` probes.
+
+    The answer is the largest batch that a probe has shown to be feasible, 0 if none:
+    between it and ``infeasible`` the truth is not known.
+    """
+    search = Search()
+    for _ in range(max_probes):
+        batch = _next(search, bracket)
+        if batch is None:
+            break
+        search.note(batch, is_feasible(batch))
+        log.info("batch %d: %s", batch, "fits" if search.probes[batch] else "does not")
+    return search
+
+
+def _one_step(config: PipelineConfig, accelerator: str) -> PipelineConfig:
+    """Return the configuration with a throughput run of a single step."""
+    settings = config.accelerators[accelerator]
+    single = settings.throughput.model_copy(update={"num_steps": 1, "warmup_steps": 0})
+    changed = settings.model_copy(update={"throughput": single})
+    accelerators = config.accelerators | {accelerator: changed}
+    return config.model_copy(update={"accelerators": accelerators, "wandb": "disabled"})
+
+
+def probe(request: RunRequest, batch: int, plan: Path | None) -> RunRecord:
+    """Run one step at a batch in a fresh process and return its record."""
+    with tempfile.TemporaryDirectory(prefix="lazytrain-probe-") as folder:
+        row = request.row.model_copy(update={"batch": batch})
+        single = request.model_copy(
+            update={
+                "row": row,
+                "config": _one_step(request.config, row.accelerator),
+                "purpose": "throughput",
+                "plan": plan,
+                "out": Path(folder),
+            }
+        )
+        return run_in_process_of_its_own(single)
+
+
+def search_batch(
+    request: RunRequest,
+    bracket: Bracket,
+    plan_for: Callable[[int], Path | None] | None = None,
+) -> Search:
+    """Find the largest feasible batch of a row.
+
+    Args:
+        request: The row; its batch is ignored.
+        bracket: Where to look.
+        plan_for: Returns the plan of a batch, for systems that run one.
+
+    Raises:
+        InvalidInput: If the system cannot run on this machine at all.
+    """
+
+    def is_feasible(batch: int) -> bool:
+        plan = plan_for(batch) if plan_for is not None else None
+        record = probe(request, batch, plan)
+        if record.status == "not_run":
+            raise InvalidInput("system", record.system, record.reason or "cannot run")
+        return record.status == "ok"
+
+    return largest_feasible(is_feasible, bracket)

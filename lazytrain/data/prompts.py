@@ -75,7 +75,7 @@ def with_template(tokenizer: Any, name: str | None) -> Any:
     if name is not None:
         if name not in TEMPLATES:
             raise InvalidInput(
-                "template", name, f"choose one of {', '.join(TEMPLATES)}"
+                "template", name, f"choose one of {', '.join(sorted(TEMPLATES))}"
             )
         tokenizer.chat_template = TEMPLATES[name]
     elif not tokenizer.chat_template:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from lazytrain.errors import InvalidInput
-from lazytrain.records import Contract, canonical_json, sha256_text, write_lines
+from lazytrain.records import Contract, sha256_text, write_lines
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -48,8 +49,12 @@ class Row(Contract):
 
 
 def content_sha256(row: Row) -> str:
-    """Hash what a row says, whatever its place in the file."""
-    return sha256_text(canonical_json(row, exclude={"row_id"}))
+    """Hash what a row says, whatever its place in the file.
+
+    Fields at their defaults are left out, so that a new optional field changes no hash.
+    """
+    said = row.model_dump(mode="json", exclude={"row_id"}, exclude_defaults=True)
+    return sha256_text(json.dumps(said, sort_keys=True, separators=(",", ":")))
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:

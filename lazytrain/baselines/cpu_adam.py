@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lazytrain.baselines.operators import one_build_at_a_time
 from lazytrain.config import OptimizerSettings
 
 
@@ -54,7 +55,8 @@ def host_optimizer(
     if use_deepspeed and can_compile():
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        adam = DeepSpeedCPUAdam(parameters, adamw_mode=True, **options)
+        with one_build_at_a_time():
+            adam = DeepSpeedCPUAdam(parameters, adamw_mode=True, **options)
         return HostOptimizer(adam, "DeepSpeedCPUAdam", "fp32")
     fused = torch.optim.AdamW(parameters, fused=True, **options)
     is_fp32 = parameters[0].dtype == torch.float32

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lazytrain.baselines.finished import FinishedStep, Stopwatch
 from lazytrain.baselines.initial import build_model
+from lazytrain.baselines.operators import one_build_at_a_time
 from lazytrain.config import OptimizerSettings
 from lazytrain.data.batches import Batch
 from lazytrain.executor.protocol import Peaks, StepResult
@@ -120,12 +121,13 @@ class ZeroEngine:
         model.config.use_cache = False
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
-        self._engine, *_ = deepspeed.initialize(
-            model=model,
-            model_parameters=list(model.parameters()),
-            config=deepspeed_config(setup, options),
-            dist_init_required=False,
-        )
+        with one_build_at_a_time():
+            self._engine, *_ = deepspeed.initialize(
+                model=model,
+                model_parameters=list(model.parameters()),
+                config=deepspeed_config(setup, options),
+                dist_init_required=False,
+            )
         self._gathered: Any = deepspeed.zero.GatheredParameters
 
     def _loss(self, batch: Batch) -> Tensor:

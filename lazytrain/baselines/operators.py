@@ -1,0 +1,54 @@
+"""DeepSpeed's operators: compiled on first use, minutes long, then cached.
+
+torch guards a build by a plain lock file that a killed build leaves behind, and the
+next one then waits for ever. Ours are built in a folder of our own, one process at a
+time, and a lock file found there while nobody builds is a leftover.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lazytrain.optim.build import cache_folder
+
+FOLDER = "TORCH_EXTENSIONS_DIR"
+
+
+def operator_folder() -> Path:
+    """Return where operators are built: as the environment says, or our cache."""
+    given = os.environ.get(FOLDER)
+    return Path(given) if given else cache_folder() / "torch_extensions"
+
+
+def remove_leftovers(folder: Path) -> list[Path]:
+    """Remove torch's lock files below a folder in which nobody builds."""
+    found = sorted(folder.glob("*/lock")) + sorted(folder.glob("*/*/lock"))
+    for path in found:
+        path.unlink(missing_ok=True)
+    return found
+
+
+@contextmanager
+def one_build_at_a_time() -> Iterator[None]:
+    """Build DeepSpeed's operators inside this block.
+
+    The kernel drops the outer lock with the process, however it ends. A folder that
+    the environment names may be shared with others: its lock files are left alone.
+    """
+    is_ours = FOLDER not in os.environ
+    folder = operator_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".building").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if is_ours:
+            remove_leftovers(folder)
+        os.environ[FOLDER] = str(folder)
+        try:
+            yield
+        finally:
+            if is_ours:
+                del os.environ[FOLDER]

@@ -1,0 +1,40 @@
+"""``lazytrain train CONFIG.yaml``: fine-tune a model outside the run sheet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help=__doc__)
+
+
+@app.callback()
+def _group() -> None:
+    """Fine-tune a model."""
+
+
+@app.command("train")
+def train(
+    config: Annotated[Path, typer.Argument(help="YAML file, see config/examples")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder to write, instead of the file's")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the record as JSON on stdout")
+    ] = False,
+) -> None:
+    """Measure, plan and train; leaves record, steps, plan and weights in ``out``."""
+    from lazytrain.config import load_yaml
+    from lazytrain.train.finetune import FineTune, fine_tune
+
+    settings = load_yaml(FineTune, config)
+    if out is not None:
+        settings = settings.model_copy(update={"out": out})
+    record = fine_tune(settings)
+    if as_json:
+        sys.stdout.write(record.model_dump_json() + "\n")
+    else:
+        sys.stdout.write(f"{record.status}: {settings.out / 'record.json'}\n")

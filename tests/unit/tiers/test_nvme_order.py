@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import Future
 
 import pytest
 import torch
 from faulty_layer import GateLayer, SlowLayer
 
+from lazytrain.tiers.extents import ALIGN_BYTES, Extents
 from lazytrain.tiers.nvme import NvmeTier
 from lazytrain.tiers.slots import SlotRing
 from lazytrain.tiers.tier import StorageFault
@@ -27,8 +29,9 @@ def layer():
 
 @pytest.fixture
 def tier(tmp_path, layer):
+    # More threads than chunks: only the order between transfers can hold one back.
     with NvmeTier(
-        tmp_path, 4 * CHUNK, chunk_bytes=CHUNK, num_threads=2, layer=layer
+        tmp_path, 4 * CHUNK, chunk_bytes=CHUNK, num_threads=9, layer=layer
     ) as opened:
         layer.log.clear()
         yield opened
@@ -91,6 +94,18 @@ def test_released_space_is_not_written_while_its_writer_still_writes(tier, layer
     for key in "bc":
         tier.fetch(key, out).wait()
         assert torch.equal(out, filled(5))
+
+
+def test_joined_space_waits_for_the_transfers_of_both_its_parts():
+    extents = Extents(4 * ALIGN_BYTES)
+    pieces = [extents.take(ALIGN_BYTES) for _ in range(4)]
+    running = [Future(), Future(), Future()]
+    for piece, future in zip((pieces[0], pieces[2], pieces[1]), running, strict=True):
+        piece.busy = [future]
+        extents.give_back(piece)
+    joined = extents.take(3 * ALIGN_BYTES)
+    assert joined.offset == 0
+    assert set(joined.busy) == set(running)
 
 
 def test_other_keys_pass_a_stuck_one(tmp_path):

@@ -53,6 +53,15 @@ def test_every_dtype_and_shape_comes_back(tier, dtype):
     assert torch.equal(out, data)
 
 
+def test_nothing_of_an_older_value_is_left_behind_a_shorter_one(tier):
+    for _ in range(8):  # more than there are bounce buffers
+        tier.put("boundary.2", torch.full((8192,), 9, dtype=torch.uint8)).wait()
+    tier.release("boundary.2")
+    tier.put("boundary.3", torch.full((5001,), 3, dtype=torch.uint8)).wait()
+    if tier.describe()["direct"]:
+        assert tier.path.read_bytes()[5001:8192] == bytes(3191)
+
+
 def test_scalars_and_tensors_with_gradients_are_taken(tier):
     scalar, out = torch.tensor(2.5, requires_grad=True), torch.empty(())
     tier.put("boundary.2", scalar)

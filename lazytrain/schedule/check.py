@@ -128,12 +128,27 @@ def _used(plan: Plan, instance: Instance) -> dict[str, int]:
         if boundary.home != Home.RECOMPUTE:
             used[boundary.home.value] += size
     if instance.options.transient:
-        blocks = (
-            sum(instance.boundary_bytes[block.start + 1 : block.end])
-            for block in plan.blocks
-        )
-        used["gpu"] += max(blocks, default=0)
+        used["gpu"] = _with_blocks(used["gpu"], plan, instance)
     return used
+
+
+def _with_blocks(kept: int, plan: Plan, instance: Instance) -> int:
+    """Add recomputed boundaries: the widest block, or at the worst moment."""
+    sizes = instance.boundary_bytes
+    inside = {b.start: sum(sizes[b.start + 1 : b.end]) for b in plan.blocks}
+    if instance.options.memory == "static":
+        return kept + max(inside.values(), default=0)
+    alive = {
+        start: sum(
+            size
+            for size, boundary in zip(
+                sizes[: start + 1], plan.boundaries[: start + 1], strict=True
+            )
+            if boundary.home == Home.GPU
+        )
+        for start in inside
+    }
+    return max([kept, *(alive[start] + inside[start] for start in inside)])
 
 
 def _budgets(used: dict[str, int], instance: Instance) -> Iterator[Violation]:

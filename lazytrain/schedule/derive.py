@@ -14,6 +14,7 @@ from lazytrain.schedule.instance import (
     Costs,
     Execution,
     Instance,
+    Options,
     PartSpec,
 )
 from lazytrain.schedule.memory import (
@@ -83,6 +84,10 @@ def derive_instance(
         lambda_z_s=min(1e-4, tie / 100),
         lambda_n_s=min(1e-3, tie / 10),
         lambda_c_s=min(1e-5, tie / 1000),
+        # A real step reads a boundary before the layer that needs it, and holds what
+        # it recomputes; blocks beyond sqrt(L) would only hold more of it.
+        max_block=max(8, math.ceil(math.sqrt(len(costs)))),
+        options=Options(read_deadline="layer", transient=True, memory="profile"),
         method=METHODS.get(row.system, "milp"),
         fixed_bytes=fixed,
         costs=Costs(
@@ -217,9 +222,6 @@ def budgets(
     if cap <= 0:
         remedy = "the profile has no device memory; write a size, such as 64MiB"
         raise InvalidInput("budgets.gpu_cap", texts.gpu_cap, remedy)
-    device = device_bytes(parts, run, sizes)
-    if device.total >= cap:
-        raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
     nvme = _size(
         texts.nvme_activations,
         int(hardware.disk_free_bytes * DISK_SHARE),
@@ -235,6 +237,9 @@ def budgets(
     cpu = _size(
         texts.cpu_activations, max(0, capacity - host), "budgets.cpu_activations"
     )
+    device = device_bytes(parts, run, sizes, max(cpu, nvme) >= boundary)
+    if device.total >= cap:
+        raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
     fixed = Budget(gpu=device.total, cpu=host, nvme=0)
     return Budget(gpu=cap - device.total, cpu=cpu, nvme=nvme), fixed
 

@@ -51,8 +51,11 @@ def _smallest_block(instance: Instance) -> int:
     """Return the transient bytes that even the finest recomputation needs."""
     budget = instance.budget_bytes
     total = sum(instance.boundary_bytes)
-    if not instance.options.transient or total <= sum(
-        (budget.gpu, budget.cpu, budget.nvme)
+    is_static = instance.options.memory == "static"
+    if (
+        not instance.options.transient
+        or not is_static
+        or total <= sum((budget.gpu, budget.cpu, budget.nvme))
     ):
         return 0
     return min(instance.boundary_bytes)
@@ -89,7 +92,7 @@ def _least_use(instance: Instance, home: Home) -> int | None:
     sizes = [value // unit for value in instance.boundary_bytes]
     used = sum(a * v for a, v in zip(sizes, program.homes[home], strict=True))
     if home == Home.GPU and instance.options.transient:
-        used = _with_transient(program, sizes, used)
+        used = _with_transient(instance, program, sizes, used)
     program.model.setObjective(used, "minimize")
     program.model.optimize()
     if program.model.getStatus() != "optimal":
@@ -98,10 +101,16 @@ def _least_use(instance: Instance, home: Home) -> int | None:
     return round(least) * unit
 
 
-def _with_transient(program: Any, sizes: list[int], kept: Any) -> Any:
-    """Return kept bytes plus the widest recomputed block, as one variable."""
+def _with_transient(
+    instance: Instance, program: Any, sizes: list[int], kept: Any
+) -> Any:
+    """Return GPU use with recomputed blocks, as one variable."""
     total = program.model.addVar("gpu_use")
+    program.model.addCons(total >= kept)
     for k in range(len(sizes) - 1):
+        if instance.options.memory == "profile":
+            alive = zip(sizes[: k + 1], program.homes[Home.GPU], strict=False)
+            kept = sum(a * v for a, v in alive)
         block = sum(
             sum(sizes[s + 1 : e]) * x
             for (s, e), x in program.edges.items()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from lazytrain.errors import InvalidInput, NoSchedule
 from lazytrain.schedule.assemble import assemble
@@ -84,11 +85,15 @@ def fill(instance: Instance, kept: Iterable[int]) -> list[Home]:
     """
     homes = [Home.RECOMPUTE] * (instance.layers + 1)
     chosen = sorted(set(kept))
-    homes[instance.layers] = Home.GPU
-    for i in chosen[:-1]:
+    settled = _without_windows(instance, chosen)
+    for i in settled:
+        homes[i] = Home.GPU
+    for i in chosen:
+        if i in settled:
+            continue
         for home in TIERS:
             homes[i] = home
-            if fits(instance, homes) and _may_wait(instance, homes, i):
+            if fits(instance, homes):
                 break
         else:
             raise NoSchedule(_no_room(instance, chosen))
@@ -97,25 +102,32 @@ def fill(instance: Instance, kept: Iterable[int]) -> list[Home]:
     return homes
 
 
-def _may_wait(instance: Instance, homes: Sequence[Home], i: int) -> bool:
-    """Whether boundary i has windows; the rest of the path is not known yet."""
-    late = 1 if instance.options.read_deadline == "layer" else 0
-    return homes[i] == Home.GPU or i + late < instance.layers
+def _without_windows(instance: Instance, kept: Sequence[int]) -> set[int]:
+    """Return the boundaries that only HBM can hold: no window is left to read them."""
+    last, deadline = instance.layers, instance.options.read_deadline
+    late = {"paper": last, "layer": last - 1}.get(deadline, last)
+    held = {i for i in kept if i >= late}
+    if deadline == "block":
+        held |= {start for start, end in pairwise(kept) if end == last}
+    return held
 
 
 def fits(instance: Instance, homes: Sequence[Home]) -> bool:
     """Whether homes respect every budget, transient memory included."""
     used = dict.fromkeys(TIERS, 0)
-    block = widest = 0
+    block = widest = worst = 0
     for size, home in zip(instance.boundary_bytes, homes, strict=True):
         if home == Home.RECOMPUTE:
             block += size
             widest = max(widest, block)
+            worst = max(worst, used[Home.GPU] + block)
         else:
             used[home] += size
             block = 0
     if instance.options.transient:
-        used[Home.GPU] += widest
+        is_profile = instance.options.memory == "profile"
+        on_gpu = used[Home.GPU]
+        used[Home.GPU] = max(on_gpu, worst) if is_profile else on_gpu + widest
     budget = instance.budget_bytes
     return all(used[home] <= getattr(budget, home.value) for home in TIERS)
 

@@ -31,11 +31,17 @@ class Budget(Contract):
 
 
 class Options(Contract):
-    """Choices the paper leaves open (design notes, section 1 of the MILP)."""
+    """Choices the paper leaves open.
+
+    ``transient`` charges recomputed boundaries to the GPU budget: ``static`` adds the
+    widest block to all that is kept; ``profile`` adds each block to what is still kept
+    when the backward reaches it, which is what a step really holds.
+    """
 
     read_deadline: Literal["paper", "layer", "block"] = "paper"
     nvme_coupling: Literal["independent", "gds"] = "independent"
     transient: bool = False
+    memory: Literal["static", "profile"] = "static"
 
 
 class Fixed(Contract):

@@ -97,14 +97,29 @@ def add_memory(model: Any, instance: Instance, x: Edges, homes: Homes) -> None:
         limit = getattr(instance.budget_bytes, home.value) / unit
         used = quicksum(a * v for a, v in zip(size, homes[home], strict=True))
         if home == Home.GPU and instance.options.transient:
-            theta = model.addVar("Theta")
-            for k in range(instance.layers):
-                block = quicksum(
-                    sum(size[s + 1 : e]) * v for (s, e), v in x.items() if s <= k < e
-                )
-                model.addCons(theta >= block, name=f"Theta[{k}]")
-            used = used + theta
+            used = add_transient(model, instance, x, homes, used)
         model.addCons(used <= limit, name=f"memory[{home.value}]")
+
+
+def add_transient(
+    model: Any, instance: Instance, x: Edges, homes: Homes, kept: Any
+) -> Any:
+    """Return GPU use with recomputed blocks: plus the widest, or the worst moment."""
+    unit = byte_unit(instance)
+    size = [value / unit for value in instance.boundary_bytes]
+    theta = model.addVar("Theta")
+    is_profile = instance.options.memory == "profile"
+    if is_profile:
+        model.addCons(theta >= kept, name="Theta[turn]")
+    for k in range(instance.layers):
+        block = quicksum(
+            sum(size[s + 1 : e]) * v for (s, e), v in x.items() if s <= k < e
+        )
+        if is_profile:
+            alive = zip(size[: k + 1], homes[Home.GPU], strict=False)
+            block = block + quicksum(a * v for a, v in alive)
+        model.addCons(theta >= block, name=f"Theta[{k}]")
+    return theta if is_profile else kept + theta
 
 
 def add_fixed(model: Any, instance: Instance, x: Edges, homes: Homes) -> None:

@@ -13,6 +13,8 @@ from lazytrain.schedule.instance import Execution, PartSpec
 
 FP32_BYTES = 4
 BOUNCE_BUFFERS = 3
+# One boundary may leave or arrive while the next one does.
+IN_TRANSIT = 2
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
 MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
 
@@ -33,7 +35,10 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class DeviceBytes:
-    """HBM that no activation schedule changes, by cause."""
+    """HBM that no activation schedule changes, by cause.
+
+    ``transit`` is room for boundaries on their way to or from another tier.
+    """
 
     reserve: int
     weight_slots: int
@@ -44,6 +49,7 @@ class DeviceBytes:
     loss_chunk: int
     working_hidden: int
     layer_workspace: int
+    transit: int
 
     @property
     def total(self) -> int:
@@ -76,9 +82,16 @@ def boundary_bytes(run: Execution, sizes: ModelSizes) -> int:
 
 
 def device_bytes(
-    parts: Sequence[PartSpec], run: Execution, sizes: ModelSizes
+    parts: Sequence[PartSpec], run: Execution, sizes: ModelSizes, offloads: bool
 ) -> DeviceBytes:
-    """Return what a step holds in HBM beside its boundaries."""
+    """Return what a step holds in HBM beside its boundaries.
+
+    Args:
+        parts: The model's parts.
+        run: How the step is run.
+        sizes: The model's dimensions.
+        offloads: Whether another tier has room for a boundary.
+    """
     layers = [part for part in parts if part.kind == "layer"]
     ends = [part for part in parts if part.kind != "layer"]
     largest = max((part.weight_bytes for part in layers), default=0)
@@ -96,6 +109,7 @@ def device_bytes(
         loss_chunk=2 * tokens * sizes.vocab * sizes.itemsize,
         working_hidden=2 * boundary_bytes(run, sizes),
         layer_workspace=sizes.workspace_bytes,
+        transit=IN_TRANSIT * boundary_bytes(run, sizes) if offloads else 0,
     )
 
 

@@ -180,11 +180,16 @@ def add_edges(
 def add_transient(
     model: Any, instance: Instance, homes: Mapping[Home, Sequence[Any]], edges: Edges
 ) -> None:
-    """Charge each block's recomputed boundaries to the GPU budget (Theta)."""
+    """Charge each block's recomputed boundaries to the GPU budget (Theta).
+
+    With a memory profile, boundaries behind the block are gone by then.
+    """
     unit = common_divisor(instance)
     size = [value // unit for value in instance.boundary_bytes]
-    kept = quicksum(a * homes[Home.GPU][i] for i, a in enumerate(size))
+    is_profile = instance.options.memory == "profile"
     for k in range(instance.layers):
+        alive = size[: k + 1] if is_profile else size
+        kept = quicksum(a * homes[Home.GPU][i] for i, a in enumerate(alive))
         block = quicksum(
             sum(size[s + 1 : e]) * x for (s, e), x in edges.items() if s <= k < e
         )

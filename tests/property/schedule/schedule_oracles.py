@@ -111,13 +111,19 @@ def _within_budgets(instance: Instance, rows: np.ndarray) -> np.ndarray:
     size = np.array(instance.boundary_bytes)
     budget = instance.budget_bytes
     gpu = (rows == GPU) @ size
-    run, widest, length, longest = (np.zeros(len(rows), int) for _ in range(4))
+    run, widest, length, longest, alive, worst = (
+        np.zeros(len(rows), int) for _ in range(6)
+    )
     for i in range(rows.shape[1]):
         omitted = rows[:, i] == OMIT
         run = np.where(omitted, run + size[i], 0)
         length = np.where(omitted, length + 1, 0)
         widest, longest = np.maximum(widest, run), np.maximum(longest, length)
-    if instance.options.transient:
+        alive = alive + np.where(rows[:, i] == GPU, size[i], 0)
+        worst = np.maximum(worst, alive + run)
+    if instance.options.transient and instance.options.memory == "profile":
+        gpu = np.maximum(gpu, worst)
+    elif instance.options.transient:
         gpu = gpu + widest
     good = gpu <= budget.gpu
     good &= (rows == CPU) @ size <= budget.cpu
@@ -265,11 +271,17 @@ def _memory(instance: Instance, rows: Rows, edges: list[tuple]) -> None:
             used["theta",] = 1.0
         rows.row(used, -np.inf, getattr(instance.budget_bytes, tier) + 1e-4)
     if instance.options.transient:
+        is_profile = instance.options.memory == "profile"
         for k in range(instance.layers):
+            alive = {("home", GPU, i): float(size[i]) for i in range(k + 1)}
             block = {
                 x: float(sum(size[x[1] + 1 : x[2]])) for x in edges if x[1] <= k < x[2]
             }
-            rows.row(block | {("theta",): -1.0}, -np.inf, 0)
+            if is_profile:
+                limit = instance.budget_bytes.gpu + 1e-4
+                rows.row(block | alive, -np.inf, limit)
+            else:
+                rows.row(block | {("theta",): -1.0}, -np.inf, 0)
 
 
 def _link(instance: Instance, rows: Rows, link: str) -> None:
@@ -315,8 +327,13 @@ def _causal(instance: Instance, rows: Rows, link: str) -> None:
 
 
 OPTIONS = [
-    Options(read_deadline=deadline, nvme_coupling=coupling, transient=transient)
+    Options(
+        read_deadline=deadline,
+        nvme_coupling=coupling,
+        transient=transient,
+        memory=memory,
+    )
     for deadline in ("paper", "layer", "block")
     for coupling in ("independent", "gds")
-    for transient in (False, True)
+    for transient, memory in ((False, "static"), (True, "static"), (True, "profile"))
 ]

@@ -13,8 +13,8 @@ from lazytrain.schedule.instance import Execution, PartSpec
 
 FP32_BYTES = 4
 BOUNCE_BUFFERS = 3
-# One boundary may leave or arrive while the next one does.
-IN_TRANSIT = 2
+# The boundary in use and those read ahead (the plan's default of two blocks).
+IN_TRANSIT = 3
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
 MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
 

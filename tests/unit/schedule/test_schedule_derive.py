@@ -81,13 +81,13 @@ def test_roomy_budgets_keep_everything_on_the_device(
 def test_tight_budgets_force_offloading_and_recomputation(
     hardware, layers, make_row, make_config
 ):
-    config = make_config("36MiB", cpu_activations="4MiB", nvme_activations="2MiB")
+    config = make_config("38MiB", cpu_activations="4MiB", nvme_activations="2MiB")
     instance = derive_instance(hardware, layers, make_row(), config)
     plan = solve(instance)
     check(plan, instance).raise_if_violated()
     assert {"cpu", "recompute"} <= set(plan.homes)
     peak = plan.prediction.peak_bytes["gpu"]
-    assert peak <= 36 * MIB
+    assert peak <= 38 * MIB
 
 
 def test_a_cap_below_the_step_is_refused_with_its_causes(
@@ -180,7 +180,7 @@ def test_memory_model_by_hand():
         "loss_chunk": 2 * 16 * 20 * 2,
         "working_hidden": 2 * boundary,
         "layer_workspace": 77,
-        "transit": 2 * boundary,
+        "transit": 3 * boundary,
     }
     host = host_bytes(parts, run, bounced_bytes=boundary)
     assert host.weights == host.gradients == 600

@@ -199,9 +199,8 @@ def _lives(
             (end_of(made), end_of(used)) for j, made, used in marks.remade if j == i
         ]
     if i == last:
-        # The last boundary is consumed by the loss, then by the last block.
-        stop = max(marks.block_end.items())[1]
-        return [(end_of(marks.made[i]), end_of(stop))]
+        # Only the loss reads the last boundary; backward starts from its gradient.
+        return [(end_of(marks.made[i]), end_of(marks.loss))]
     gone = end_of(marks.block_end[i])
     if home == Home.GPU:
         return [(end_of(marks.made[i]), gone)]

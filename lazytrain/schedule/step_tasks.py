@@ -66,6 +66,7 @@ class StepMarks:
     written: dict[int, int] = field(default_factory=dict)
     read_from: dict[int, int] = field(default_factory=dict)
     block_end: dict[int, int] = field(default_factory=dict)
+    loss: int = 0
     end: int = 0
 
 
@@ -189,6 +190,7 @@ class StepBuilder:
         self._turn_starts = self._last
         ready = self._ends_upload("head")
         done = self._compute("loss", self._instance.costs.turn_s, ready)
+        self._marks.loss = done
         self._drains = [self._gradient("head", done)]
         self._starts: list[int | None] = []
 

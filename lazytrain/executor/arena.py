@@ -13,7 +13,7 @@ from lazytrain.errors import OutOfMemory
 from lazytrain.units import GIB, format_bytes
 
 _ALIGNMENT_BYTES = 4096
-_PIECE_BYTES = 8 * GIB  # registered piecewise: a refusal then names how far it came
+_RUN_BYTES = 8 * GIB  # registered piecewise: a refusal then names how far it came
 
 
 def _round_up(size: int) -> int:
@@ -54,24 +54,39 @@ class HostArena:
             raise OutOfMemory("host", wanted, detail) from error
 
     def _pin(self) -> None:
+        """Register the region, a run of whole buffers at a time.
+
+        A copy may not cross two registrations, so no buffer is cut.
+        """
         # Pages must exist before they are locked; touching them also sizes memory
         # that a virtual machine grows on demand.
         self._region.fill_(0)
         runtime = torch.cuda.cudart()
-        base, size = self._region.data_ptr(), self._region.numel()
-        for offset in range(0, size, _PIECE_BYTES):
-            piece = min(_PIECE_BYTES, size - offset)
-            status = runtime.cudaHostRegister(base + offset, piece, 0)
+        done = 0
+        for address, size in self._runs():
+            status = runtime.cudaHostRegister(address, size, 0)
             if int(status) != 0:
-                done = format_bytes(offset)
                 self.close()
                 raise OutOfMemory(
                     "pinned",
-                    size,
-                    f"the driver registered {done} and then refused (code "
-                    f"{int(status)}): raise `ulimit -l` or shrink the plan's host use",
+                    self.total_bytes,
+                    f"the driver registered {format_bytes(done)} and then refused "
+                    f"{format_bytes(size)} (code {int(status)}): raise `ulimit -l` or "
+                    "shrink the plan's host use",
                 )
-            self._registered.append(base + offset)
+            self._registered.append(address)
+            done += size
+
+    def _runs(self) -> list[tuple[int, int]]:
+        """Return address and size of each run of neighbouring buffers."""
+        runs: list[tuple[int, int]] = []
+        for buffer in self._buffers.values():
+            size = _round_up(buffer.numel())
+            if runs and runs[-1][1] + size <= _RUN_BYTES:
+                runs[-1] = (runs[-1][0], runs[-1][1] + size)
+            else:
+                runs.append((buffer.data_ptr(), size))
+        return [run for run in runs if run[1] > 0]
 
     def buffer(self, name: str, dtype: torch.dtype) -> Tensor:
         """Return a named buffer as a flat tensor of this dtype."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,7 +139,7 @@ class Bodies:
     """
 
     def __init__(
-        self, decoder: Decoder, names: dict[str, Sequence[str]], kind: str
+        self, decoder: Decoder, names: Mapping[str, Sequence[str]], kind: str
     ) -> None:
         self.kind = kind
         self._plain: dict[str, Body] = {}

@@ -208,6 +208,7 @@ class StreamingEngine:
             self._head(),
             self._gradient_sums(),
             torch.zeros(sizes.wave.numel, dtype=dtype, device=device),
+            torch.zeros((), dtype=torch.float64, device=device),
             RotaryCache(self.decoder, device, dtype),
         )
 
@@ -269,6 +270,7 @@ class StreamingEngine:
         )
         self._gates: dict[str, Ticket] = {}
         self._end: Ticket | None = None
+        self._numbers: Ticket | None = None
         self._count = 0
         pin = self._streams.device.type == "cuda"
         count = self._machinery.sums.squares.numel()
@@ -291,6 +293,9 @@ class StreamingEngine:
         streams = self._streams
         timeline = Timeline(streams, is_on=self._options.instrument)
         with streams.on(streams.compute):
+            if self._numbers is not None:
+                # The loss of the step before must be read before it is cleared.
+                self._numbers.wait_on(streams.compute)
             waves = cut_waves(
                 self.plan, batch, self.decoder.hidden_size, streams.device
             )
@@ -316,11 +321,10 @@ class StreamingEngine:
         assert self._end is not None
         self._end.wait_on(streams.d2h)
         streams.copy(self._squares, sums.squares, streams.d2h, "squares")
-        streams.copy(self._loss_sum, runner.loss_sum, streams.d2h, "loss")
-        if runner.loss_sum.is_cuda:
-            runner.loss_sum.record_stream(streams.d2h)
+        streams.copy(self._loss_sum, self._machinery.loss_sum, streams.d2h, "loss")
         numbers = streams.ticket(f"{name} numbers")
         numbers.record(streams.d2h)
+        self._numbers = numbers
         gates = {p: streams.ticket(f"{name} update {p}") for p in self._sizes.layouts}
         return UpdateJob(
             learning_rate,

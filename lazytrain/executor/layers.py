@@ -137,7 +137,10 @@ class LayerRunner:
         else:
             kept_output, inputs = kept.output, list(kept.inputs)
         grads = torch.autograd.grad(
-            [kept_output], inputs, [grad_output], allow_unused=True
+            [kept_output],  # type: ignore[arg-type] # tensors and edges may mix
+            inputs,  # type: ignore[arg-type]
+            [grad_output],
+            allow_unused=True,
         )
         assert grads[0] is not None, f"layer {place.layer} ignores its input"
         return grads[0], grads[1:]

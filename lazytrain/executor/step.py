@@ -44,6 +44,7 @@ class Machinery:
     head: HeadLoss
     sums: GradientSums
     hidden_grad: Tensor
+    loss_sum: Tensor
     rotary: RotaryCache
 
 
@@ -89,7 +90,8 @@ class Wave:
 
 def wave_rows(plan: Plan) -> list[tuple[Group, int, int]]:
     """Return each wave's group, first row and number of rows."""
-    waves, row = [], 0
+    waves: list[tuple[Group, int, int]] = []
+    row = 0
     for group in plan.groups:
         is_layer_major = group.order == "layer-major"
         rows = group.sequences if is_layer_major else group.micro_batch
@@ -144,11 +146,10 @@ class StepRunner:
         self._is_last_wave = False
         self._projection: Tensor | None = None
         self.gradients: dict[str, Ticket] = {}
-        device = machinery.streams.device
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
 
     def run(self, waves: list[Wave]) -> None:
         """Run all waves of a step."""
+        self._m.loss_sum.zero_()
         vocabulary = [EMBEDDING] if self._m.decoder.tied else [HEAD]
         for part in vocabulary:
             self._m.sums.zero(part)
@@ -241,7 +242,7 @@ class StepRunner:
                 total, grad = self._m.head.forward_backward(
                     hidden, wave.targets[m], tensors, self._scale
                 )
-                self.loss_sum += total
+                self._m.loss_sum.add_(total)
                 self._hidden_grad(wave, m).copy_(grad)
         self._m.boundaries.release(last)
         if self._is_last_wave:

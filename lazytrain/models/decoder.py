@@ -72,7 +72,7 @@ class Decoder:
             self._model = AutoModelForCausalLM.from_config(
                 config, attn_implementation="sdpa"
             )
-        self._base = getattr(self._model, "model", None)
+        self._base: Any = getattr(self._model, "model", None)
         for attribute in ("embed_tokens", "layers", "norm", "rotary_emb"):
             if not hasattr(self._base, attribute):
                 name = type(self._model).__name__
@@ -138,11 +138,13 @@ class Decoder:
 
     def template(self, layer_type: str) -> nn.Module:
         """Return a parameterless body of this layer type, on the meta device."""
-        return copy.deepcopy(self._base.layers[self.layer_types.index(layer_type)])
+        layer: nn.Module = self._base.layers[self.layer_types.index(layer_type)]
+        return copy.deepcopy(layer)
 
     def norm(self) -> nn.Module:
         """Return the final norm's body, on the meta device."""
-        return copy.deepcopy(self._base.norm)
+        norm: nn.Module = self._base.norm
+        return copy.deepcopy(norm)
 
     def rotary(
         self, seq_len: int, device: torch.device, dtype: torch.dtype

@@ -18,6 +18,7 @@ from lazytrain.config import OptimizerSettings
 from lazytrain.errors import InvalidInput
 from lazytrain.optim import deepspeed, native, reference
 from lazytrain.optim.constants import StepConstants
+from lazytrain.optim.pages import zeros
 from lazytrain.optim.state import (
     Master,
     PartState,
@@ -107,7 +108,7 @@ class HostAdamW:
         placements = place(slices, eight_bit)
         remainder = None
         if self.master == "fp32-split":
-            remainder = torch.zeros_like(weight, dtype=torch.int16)
+            remainder = zeros(weight.numel(), torch.int16, weight.device)
         return PartState(
             slices=tuple(slices),
             placements=placements,

@@ -71,8 +71,9 @@ class CpuAdam:
             remedy = f"CPUAdam reads it as {state.weight.dtype}: convert it first"
             raise InvalidInput("gradient", gradient.dtype, remedy)
         for piece, spot in state.placed():
-            for start in range(0, piece.numel, _CHUNK):
-                size = min(_CHUNK, piece.numel - start)
+            chunk = max(piece.numel, 1) if constants.scale == 1 else _CHUNK
+            for start in range(0, piece.numel, chunk):
+                size = min(chunk, piece.numel - start)
                 first, moment = piece.offset + start, spot.state_offset + start
                 self._step(
                     constants,

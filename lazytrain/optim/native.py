@@ -207,6 +207,15 @@ class Library:
         )
         return sums
 
+    def triad(self, arrays: Sequence[Tensor], *, threads: int, streaming: bool) -> None:
+        """Run STREAM's triad on three aligned fp32 tensors, the first as target."""
+        self.handle.lt_triad(
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in arrays),
+            ctypes.c_int64(arrays[0].numel()),
+            ctypes.c_int32(threads or default_threads()),
+            ctypes.c_int32(streaming),
+        )
+
     def encode(
         self, values: Tensor, is_signed: bool, isa: str
     ) -> tuple[Tensor, Tensor]:
@@ -242,7 +251,7 @@ class Library:
 def load(path: Path) -> Library:
     """Load a built library."""
     handle = ctypes.CDLL(str(path))
-    for name in ("lt_adamw", "lt_square_sums", "lt_encode", "lt_decode"):
+    for name in ("lt_adamw", "lt_square_sums", "lt_triad", "lt_encode", "lt_decode"):
         getattr(handle, name).restype = None
     handle.lt_best_isa.restype = ctypes.c_int32
     return Library(handle)

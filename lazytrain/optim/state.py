@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lazytrain.errors import InvalidInput
+from lazytrain.optim.pages import zeros
 
 BLOCK: Final = 4096
 ALIGN: Final = 64
@@ -150,16 +151,13 @@ def new_moments(
     wide, narrow = _extent(placed, False), _extent(placed, True)
     blocks = sum(num_blocks(piece.numel) for piece, spot in placed if spot.is_eight_bit)
 
-    def zeros(count: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(count, dtype=dtype, device=device)
-
     return Moments(
-        exp_avg=zeros(wide, torch.float32),
-        exp_avg_sq=zeros(wide, torch.float32),
-        exp_avg_code=zeros(narrow, torch.uint8),
-        exp_avg_sq_code=zeros(narrow, torch.uint8),
-        exp_avg_scale=zeros(blocks, torch.float32),
-        exp_avg_sq_scale=zeros(blocks, torch.float32),
+        exp_avg=zeros(wide, torch.float32, device),
+        exp_avg_sq=zeros(wide, torch.float32, device),
+        exp_avg_code=zeros(narrow, torch.uint8, device),
+        exp_avg_sq_code=zeros(narrow, torch.uint8, device),
+        exp_avg_scale=zeros(blocks, torch.float32, device),
+        exp_avg_sq_scale=zeros(blocks, torch.float32, device),
     )
 
 

@@ -75,8 +75,18 @@ def disk_free_bytes(folder: Path) -> int:
 
 
 def host_peak_bytes() -> int:
-    """Return the peak resident set of this process in bytes."""
-    # Linux counts ru_maxrss in KiB
+    """Return the peak resident set of this process in bytes.
+
+    The kernel's ``VmHWM`` starts anew with a program; ``ru_maxrss`` would still hold
+    the peak of whoever started it.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -1,8 +1,8 @@
 """``lazytrain train CONFIG.yaml``: a fine-tuning outside the run sheet.
 
 One typed file says model, data and schedule. The machine and the model's layers are
-measured, a plan is solved for them (or a given one is taken), and the plan is run by the
-same loop and executor as the paper's rows.
+measured, a plan is solved for them (or a given one is taken), and the same loop and
+executor run it as run the paper's rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FineTune(Contract):
     """The configuration file of one fine-tuning.
 
     ``model`` is a folder or a hub id, or with ``weights: random`` a name of the shape
-    table. Steps are given by ``num_steps``; paths are relative to where the command runs.
+    table. Paths are relative to where the command runs.
     """
 
     model: str = Field(description="folder, hub id, or with random weights a name")

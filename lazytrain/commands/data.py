@@ -55,17 +55,35 @@ def split(
 @data.command()
 def inspect(
     source: Annotated[
-        str, typer.Option("--data", help="synthetic, file, folder or hub id")
+        str,
+        typer.Option(
+            "--data", help="synthetic, file, folder, hub id or described name"
+        ),
     ] = "synthetic",
+    dataset_dir: Annotated[
+        Path, typer.Option(help="folder of dataset_info.json")
+    ] = Path("data"),
     tokenizer: Annotated[str, typer.Option(help="byte-level, folder or hub id")] = (
         "byte-level"
     ),
+    template: Annotated[
+        str | None, typer.Option(help="a named chat template: plain, alpaca, chatml")
+    ] = None,
     seq_len: Annotated[int, typer.Option(help="longest row in tokens")] = 1024,
+    train_on_prompt: Annotated[bool, typer.Option(help="take loss on prompts")] = False,
+    mask_history: Annotated[bool, typer.Option(help="last turn's loss only")] = False,
 ) -> None:
-    """Show rendered examples with masked tokens dimmed, lengths and drops."""
+    """Show rendered examples (masked tokens red), lengths, drops and cuts."""
     from lazytrain.data.inspect import inspect_rows
-    from lazytrain.data.metamath import load_rows
-    from lazytrain.data.prompts import load_tokenizer
+    from lazytrain.data.prompts import load_tokenizer, with_template
+    from lazytrain.data.registry import Mixture, load_mixture
 
-    loaded = load_rows(source)
-    inspect_rows(loaded.rows, loaded.skipped, load_tokenizer(tokenizer, 2**31), seq_len)
+    mixture = Mixture(
+        dataset=source,
+        dataset_dir=str(dataset_dir),
+        train_on_prompt=train_on_prompt,
+        mask_history=mask_history,
+    )
+    loaded = load_mixture(mixture)
+    spoken = with_template(load_tokenizer(tokenizer, 2**31), template)
+    inspect_rows(loaded.rows, loaded.skipped, spoken, seq_len)

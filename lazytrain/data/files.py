@@ -16,16 +16,26 @@ from lazytrain.errors import InvalidInput
 
 Record = dict[str, Any]
 
+_EXAMPLE_KEYS: Final = (
+    "query",
+    "question",
+    "messages",
+    "conversations",
+    "instruction",
+)
 SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".arrow")
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def read_records(source: str, split: str = "train") -> Iterator[Record]:
+def read_records(
+    source: str, split: str = "train", subset: str | None = None
+) -> Iterator[Record]:
     """Yield the records of a local file, a folder or a hub data set.
 
     Args:
         source: A path, or ``owner/name`` on the hub; an existing path wins.
         split: Which split of a hub data set or saved data set is read.
+        subset: Which configuration of a hub data set is read.
 
     Raises:
         InvalidInput: If the source is missing, unreadable or unreachable.
@@ -37,7 +47,7 @@ def read_records(source: str, split: str = "train") -> Iterator[Record]:
         return _file(path)
     if path.suffix in SUFFIXES or not _HUB_ID.fullmatch(source):
         raise InvalidInput("data", source, "there is no such file or folder")
-    return _hub(source, split)
+    return _hub(source, split, subset)
 
 
 def _file(path: Path) -> Iterator[Record]:
@@ -79,11 +89,11 @@ def _saved(path: Path, split: str) -> Iterator[Record]:
     yield from saved
 
 
-def _hub(source: str, split: str) -> Iterator[Record]:
+def _hub(source: str, split: str, subset: str | None) -> Iterator[Record]:
     import datasets
 
     try:
-        data = datasets.load_dataset(source, split=split)
+        data = datasets.load_dataset(source, subset, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
         remedy = (
             "no such file, and the hub did not give it as a data set "
@@ -142,7 +152,7 @@ def _json(path: Path) -> Iterator[Record]:
 
 def _is_record(data: Record) -> bool:
     """Whether one JSON object is an example itself and not a wrapper of examples."""
-    return any(key in data for key in ("query", "question", "messages", "instruction"))
+    return any(key in data for key in _EXAMPLE_KEYS)
 
 
 def _parquet(path: Path) -> Iterator[Record]:

@@ -1,27 +1,31 @@
 """Rows for training to an exact-match accuracy, from any source (paper, Section 4.1).
 
 MetaMathQA's fields are ``query``, ``response``, ``original_question`` and ``type``;
-GSM8K's are ``question`` and ``answer``, whose last line is ``#### number``.
+GSM8K's are ``question`` and ``answer``, whose last line is ``#### number``. Other
+shapes are read as :mod:`lazytrain.data.shapes` knows them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from lazytrain.config import SyntheticSettings
 from lazytrain.data.answers import extract_answer
 from lazytrain.data.files import Record, read_records
-from lazytrain.data.rows import Row
+from lazytrain.data.rows import Row, content_sha256
+from lazytrain.data.shapes import Shape, Unusable, convert
 from lazytrain.data.synthetic import generate
 from lazytrain.errors import InvalidInput
+
+log = logging.getLogger(__name__)
 
 __all__ = ["LoadedRows", "Row", "load_rows", "normalise_records"]
 
 SYNTHETIC: Final = "synthetic"
-_SHAPES: Final = (("query", "response"), ("question", "answer"))
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,20 @@ def load_rows(source: str, synthetic: SyntheticSettings | None = None) -> Loaded
     return normalise_records(read_records(source), source)
 
 
-def normalise_records(records: Iterable[Record], source: str) -> LoadedRows:
-    """Turn raw records into rows; a record without a usable answer is counted.
+def normalise_records(
+    records: Iterable[Record],
+    source: str,
+    shape: Shape | None = None,
+    *,
+    needs_answer: bool = True,
+) -> LoadedRows:
+    """Turn raw records into rows; one that cannot be used is counted by its reason.
+
+    Args:
+        records: What the source holds.
+        source: Its name in errors.
+        shape: How to read them; told from their columns if None.
+        needs_answer: Skip rows whose response marks no final answer.
 
     Raises:
         InvalidInput: If no record has the fields, or none is usable.
@@ -53,44 +69,53 @@ def normalise_records(records: Iterable[Record], source: str) -> LoadedRows:
     rows: list[Row] = []
     skipped: Counter[str] = Counter()
     columns: set[str] = set()
+    identities = Identities()
     for record in records:
         columns |= record.keys()
-        row = _row(record, len(rows))
-        if isinstance(row, Row):
-            rows.append(row)
-        else:
-            skipped[row] += 1
+        try:
+            row = convert(record, shape or Shape(), len(rows))
+            identities.check(record.get("id"), row)
+            if needs_answer and extract_answer(row.response) is None:
+                raise Unusable("no answer")
+        except Unusable as error:
+            skipped[error.reason] += 1
+            continue
+        rows.append(row)
+    if identities.shared:
+        log.warning("%s: %d rows reuse an id, kept", source, identities.shared)
     if not rows:
-        raise _nothing_usable(source, columns, skipped)
+        raise nothing_usable(source, columns, skipped)
     return LoadedRows(rows, dict(sorted(skipped.items())))
 
 
-def _row(record: Record, row_id: int) -> Row | str:
-    """Return the row, or the reason why the record cannot be used."""
-    for asked, answered in _SHAPES:
-        if asked in record and answered in record:
-            break
-    else:
-        return "missing field"
-    query, response = _text(record[asked]), _text(record[answered])
-    if not query:
-        return "empty question"
-    if extract_answer(response) is None:
-        return "no answer"
-    return Row(
-        row_id=row_id,
-        query=query,
-        response=response,
-        original_question=_text(record.get("original_question")) or query,
-        type=_text(record.get("type")) or "question",
-    )
+class Identities:
+    """Records with an ``id``: an exact repeat is refused, other contents are kept.
+
+    Attributes:
+        shared: Rows that carry the id of an earlier row with other contents.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str | int, set[str]] = {}
+        self.shared = 0
+
+    def check(self, identity: object, row: Row) -> None:
+        """Note a row's id.
+
+        Raises:
+            Unusable: If the same row came under the same id before.
+        """
+        if not isinstance(identity, str | int):
+            return
+        digest = content_sha256(row)
+        known = self._seen.setdefault(identity, set())
+        if digest in known:
+            raise Unusable("duplicate id")
+        self.shared += bool(known)
+        known.add(digest)
 
 
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""
-
-
-def _nothing_usable(
+def nothing_usable(
     source: str, columns: set[str], skipped: Counter[str]
 ) -> InvalidInput:
     """Explain an empty data set: no record at all, wrong fields, or no answers."""
@@ -99,12 +124,13 @@ def _nothing_usable(
     if set(skipped) == {"missing field"}:
         found = ", ".join(sorted(columns)) or "none"
         remedy = (
-            f"its rows need query and response, or question and answer; found: {found}"
+            "its rows need query and response, question and answer, messages, "
+            f"conversations, or instruction and output; found: {found}"
         )
         return InvalidInput("data", source, remedy)
     reasons = ", ".join(f"{reason}: {count}" for reason, count in skipped.items())
     remedy = (
-        "no row can be used; a response must end in 'The answer is: X' or '#### X' "
-        f"({reasons})"
+        "no row can be used; for exact match a response must end in "
+        f"'The answer is: X' or '#### X' ({reasons})"
     )
     return InvalidInput("data", source, remedy)

@@ -27,8 +27,8 @@ class Row(Contract):
 
     ``row_id`` is the row's place in the rows file; ``original_question`` groups rows
     that must stay on one side of a split. ``history`` holds the turns before ``query``
-    of a multi-turn row, ``supervised`` says which of its assistant turns are trained
-    on, and ``train_on_prompt`` takes the loss over the prompt as well.
+    of a multi-turn row, ``mask_history`` takes no loss over its assistant turns, and
+    ``train_on_prompt`` takes the loss over the prompt as well.
     """
 
     row_id: int
@@ -36,6 +36,7 @@ class Row(Contract):
     response: str
     original_question: str
     type: str
+    query_role: Role = "user"
     history: tuple[Message, ...] = ()
     mask_history: bool = False
     train_on_prompt: bool = False
@@ -43,7 +44,7 @@ class Row(Contract):
     @property
     def messages(self) -> list[Message]:
         """The conversation: history, then the question, then the answer."""
-        question = Message(role="user", content=self.query)
+        question = Message(role=self.query_role, content=self.query)
         answer = Message(role="assistant", content=self.response)
         return [*self.history, question, answer]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from lazytrain.errors import InvalidInput
@@ -9,6 +10,8 @@ from lazytrain.tiers.backend import Backend, BackendName
 from lazytrain.tiers.file_layer import FileLayer
 from lazytrain.tiers.gds_probe import GdsState, probe_gds
 from lazytrain.tiers.posix import PosixBackend
+
+_LOG = logging.getLogger(__name__)
 
 
 def choose_backend(
@@ -25,6 +28,7 @@ def choose_backend(
     if name == "auto":
         if state.is_direct:
             return _kvikio(path, state, num_threads, is_compat=False)
+        _LOG.info("NVMe backend: posix, because %s", state.reason)
         return PosixBackend(path, chunk_bytes, num_threads, layer)
     if name == "gds" and not state.is_direct:
         remedy = f"GPUDirect Storage is missing ({state.reason}); {state.remedy}"

@@ -265,4 +265,4 @@ def _reserve(path: Path, num_bytes: int, layer: FileLayer) -> None:
             f"{path.parent} has {free:,} B free ({error.strerror}): free some space, "
             "name another scratch folder or lower the NVMe budget"
         )
-        raise TierFull("nvme", num_bytes, detail) from error
+        raise TierFull(num_bytes, detail) from error

@@ -173,5 +173,5 @@ class PageBook:
                 f"are free, the largest piece has {self._extents.largest_bytes():,} B; "
                 "raise the NVMe budget of the plan"
             )
-            raise TierFull("nvme", num_bytes, detail)
+            raise TierFull(num_bytes, detail)
         return extent

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lazytrain.errors import LazyTrainError, OutOfMemory
+from lazytrain.errors import LazyTrainError
 
 
 class StorageFault(LazyTrainError):
@@ -38,8 +38,20 @@ class StorageFault(LazyTrainError):
         self.found = found
 
 
-class TierFull(OutOfMemory):
-    """A tier's capacity, or the disk below it, cannot hold what was asked of it."""
+class TierFull(LazyTrainError):
+    """A tier, or the disk below it, cannot hold what was asked of it.
+
+    Not an :class:`~lazytrain.errors.OutOfMemory`: that is a result of a run, while a
+    full disk is the user's to empty.
+
+    Args:
+        requested_bytes: Size of the request that failed.
+        detail: What asked, what is there and what to change.
+    """
+
+    def __init__(self, requested_bytes: int, detail: str) -> None:
+        super().__init__(f"NVMe tier is full ({requested_bytes:,} B asked): {detail}")
+        self.requested_bytes = requested_bytes
 
 
 class Ticket:

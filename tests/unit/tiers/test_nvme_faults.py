@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -63,6 +64,26 @@ def test_a_read_only_disk_is_an_error_before_the_first_step(tmp_path):
         pytest.raises(InvalidInput, match="Read-only file system"),
     ):
         NvmeTier(root, 4096)
+
+
+def test_a_limit_on_file_size_is_an_error_before_the_first_step(tmp_path):
+    program = """
+import resource, sys
+from pathlib import Path
+from lazytrain.tiers.nvme import NvmeTier
+from lazytrain.tiers.tier import TierFull
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+NvmeTier(Path(sys.argv[1]), 1 << 20).close()
+try:
+    NvmeTier(Path(sys.argv[1]), 8 << 20)
+except TierFull as error:
+    sys.stdout.write(str(error))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "8,388,608 B asked" in ended.stdout
+    assert os.strerror(errno.EFBIG) in ended.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

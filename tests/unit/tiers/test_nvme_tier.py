@@ -198,6 +198,7 @@ def test_the_record_says_backend_and_whether_bytes_are_verified(tmp_path, caplog
         assert unproven.describe()["verify"] is False
         assert unproven.describe()["checksum"] == "off"
     assert "'backend': 'posix'" in caplog.text
+    assert "posix, because" in caplog.text
 
 
 def test_a_backend_that_is_missing_is_an_error_not_another_backend(tmp_path):

@@ -19,8 +19,10 @@ STAND_IN = """#!/bin/sh
 previous=
 for word in "$@"; do
     case "$previous" in
-        --out|--rows) mkdir -p "$(dirname "$word")"; echo '{}' > "$word" ;;
-        --weights) mkdir -p "$word" ;;
+        --out)
+            case "$1" in run) file=$word/record.json ;; *) file=$word ;; esac
+            mkdir -p "$(dirname "$file")"; echo '{}' > "$file" ;;
+        --rows) [ "$1" = data ] && echo '{}' > "$word" ;;
     esac
     previous=$word
 done

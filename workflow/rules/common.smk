@@ -1,6 +1,6 @@
 # Run sheet, validation, wildcard constraints and code fingerprints; no rule.
 import json
-import shutil
+import os
 import sys
 from pathlib import Path
 
@@ -13,9 +13,18 @@ from lazytrain.config import PipelineConfig, RunRow, find_run, load_runs
 from lazytrain.errors import LazyTrainError
 from lazytrain.fingerprint import fingerprint
 from lazytrain.profile import accelerator as machine
+from lazytrain.records import write, write_text
+from lazytrain.train.availability import why_not
 
 # Larger than any node: Snakemake scales it down to --cores, so a measured job is alone.
 WHOLE_NODE = 4096
+
+# What the commands read: config.yaml, other config files and --config, merged. It is no
+# input of a rule: each rule names the keys that it uses among its params.
+EFFECTIVE_CONFIG = "results/config.json"
+
+# How often a table was made again because one of its records had been deleted.
+REMADE = Path("results/remade.json")
 
 # Systems that run without a plan of ours.
 UNPLANNED = ("zero", "resident")
@@ -32,6 +41,9 @@ def load_settings() -> PipelineConfig:
             f"config key {key!r} = {first['input']!r}: {first['msg']};"
             " config/README.md lists every key"
         ) from None
+    # Defaults are filled in and texts of the command line become numbers, so that a
+    # rule's params hold what really applies.
+    config.update(settings.model_dump(mode="json"))
     validate(config, "../schemas/config.schema.json")
     return settings
 
@@ -113,6 +125,48 @@ def evaluation_options() -> str:
     return " ".join(f"--evaluation {name}" for name in evaluation_files())
 
 
+def makings() -> dict[str, list[str]]:
+    """Return each finished file that rests on records, and those records."""
+    runs, evaluations = run_files("table3", "table5"), evaluation_files()
+    found = {
+        "results/table2.csv": profile_files(),
+        "results/table3.csv": run_files("table3"),
+        "results/table4.csv": evaluations,
+        "results/table5.csv": run_files("table5"),
+        "results/compare.csv": runs + evaluations,
+    }
+    for scale in {row.scale for row in SHEET}:
+        found[f"results/table3/{scale}.csv"] = run_files("table3", scale=scale)
+    for name in evaluations:
+        found[name] = [str(Path(name).with_name("record.json"))]
+    return found
+
+
+def count_remakings() -> dict[str, int]:
+    """Return how often each file was made again because a record had been deleted.
+
+    Snakemake does not miss a deleted file while what was made from it is still there.
+    The count is a param of the rules that read records, so that a deleted record makes
+    its table again, and so its own run, and no other.
+    """
+    counts = json.loads(REMADE.read_text()) if REMADE.exists() else {}
+    for made, records in makings().items():
+        if os.path.exists(made) and not all(map(os.path.exists, records)):
+            counts[made] = counts.get(made, 0) + 1
+    return counts
+
+
+def remakings(pattern: str):
+    """Return a param: the count of one file, whose path may hold wildcards."""
+    return lambda wildcards: COUNTS.get(pattern.format(**dict(wildcards.items())), 0)
+
+
+def keep_state() -> None:
+    """Write the effective config and the counts, before the first job."""
+    write(SETTINGS, Path(EFFECTIVE_CONFIG))
+    write_text(json.dumps(COUNTS, indent=1, sort_keys=True) + "\n", REMADE)
+
+
 def profile_files() -> list[str]:
     """Return the hardware profiles behind Table 2."""
     if not IS_MEASURED:
@@ -120,27 +174,22 @@ def profile_files() -> list[str]:
     return [f"results/profile/{ACCELERATOR}/hardware.json"]
 
 
-def compiler_notice() -> str:
-    """Say which rows cannot run without a C++ compiler, and what helps."""
-    if any(map(shutil.which, ("c++", "g++", "clang++"))):
-        return ""
-    rows = sorted({name for name in RUNS["system"] if name.startswith("zero")})
-    return (
-        f"{', '.join(rows)}: not_run, because DeepSpeed compiles its CPU Adam and no"
-        " C++ compiler is on the PATH; install one (g++) and delete their records"
-    )
+def missing_systems() -> list[str]:
+    """Say which systems cannot run here, why, and what helps."""
+    reasons = {name: why_not(name, ACCELERATOR) for name in sorted(set(RUNS["system"]))}
+    return [f"{name}: not_run, {why}" for name, why in reasons.items() if why]
 
 
 def announce() -> None:
     """Say once what was chosen and what cannot run, before any job starts."""
     if IS_MEASURED:
         lines = [machine.describe_choice(SETTINGS.accelerator, ACCELERATOR)]
-        lines.append(compiler_notice())
+        lines += missing_systems()
     else:
         found = len(recorded_files("record.json"))
         lines = [f"records: {found} recorded runs of results/{SETTINGS.records}"]
     if workflow.is_main_process:
-        print(*filter(None, lines), sep="\n", file=sys.stderr)
+        print(*lines, sep="\n", file=sys.stderr)
 
 
 def require_machine() -> None:
@@ -177,6 +226,16 @@ def check_of(wildcards) -> list[str]:
     return ["results/checks/{accelerator}/{scale}/{system}.json"]
 
 
+def plan_option(wildcards, input) -> str:
+    """Return the plan as an option, or nothing for a system without one."""
+    return f"--plan {input.plan}" if input.plan else ""
+
+
+def test_rows() -> int:
+    """Return how many test rows are answered; 0 is all of them."""
+    return SETTINGS.accelerators[ACCELERATOR].quality.test_rows
+
+
 def settings_of(*names: str) -> str:
     """Return config keys as text: a change of one re-runs the rules that use it."""
     chosen = {name: config[name] for name in names}
@@ -193,11 +252,9 @@ SETTINGS = load_settings()
 SHEET = load_sheet(Path(SETTINGS.runs))
 IS_MEASURED = SETTINGS.records == "runs"
 ACCELERATOR = choose_accelerator()
+COUNTS = count_remakings()
 ACCELERATORS = ",".join(shown_accelerators())
 RUNS = pd.DataFrame(row.model_dump() for row in SHEET if row.accelerator == ACCELERATOR)
-EFFECTIVE_CONFIG = json.dumps(SETTINGS.model_dump(mode="json"), sort_keys=True)
-# Defaults are filled in, so that a rule's params hold what really applies.
-config.update(SETTINGS.model_dump(mode="json"))
 
 announce()
 

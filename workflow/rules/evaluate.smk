@@ -3,10 +3,9 @@
 
 rule evaluate:
     input:
-        config=ancient("results/config.json"),
         split="results/data/split.json",
+        rows="results/data/rows.jsonl",
         record="results/quality/{accelerator}/{scale}/{system}/record.json",
-        weights="results/quality/{accelerator}/{scale}/{system}/weights",
     output:
         record=ensure(
             "results/quality/{accelerator}/{scale}/{system}/eval.json", non_empty=True
@@ -23,8 +22,12 @@ rule evaluate:
         mem_mb=16000,
         runtime="12h",
     params:
+        config=EFFECTIVE_CONFIG,
         code=fingerprint("evaluate", "data"),
+        rows=test_rows(),
+        remade=remakings("results/quality/{accelerator}/{scale}/{system}/eval.json"),
+        folder=subpath(input.record, parent=True),
     shell:
-        "lazytrain evaluate --config {input.config} --weights {input.weights}"
-        " --split {input.split} --record {input.record}"
+        "lazytrain evaluate --config {params.config} --weights {params.folder}/weights"
+        " --split {input.split} --rows {input.rows} --record {input.record}"
         " --out {output.record} 2> {log}"

@@ -2,8 +2,6 @@
 
 
 rule profile_hardware:
-    input:
-        config=ancient("results/config.json"),
     output:
         profile=ensure("results/profile/{accelerator}/hardware.json", non_empty=True),
     log:
@@ -18,16 +16,16 @@ rule profile_hardware:
         mem_mb=8000,
         runtime="30m",
     params:
+        config=EFFECTIVE_CONFIG,
         code=fingerprint("profile", "optim"),
         settings=settings_of("scratch"),
     shell:
-        "lazytrain profile hardware --config {input.config}"
+        "lazytrain profile hardware --config {params.config}"
         " --accelerator {wildcards.accelerator} --out {output.profile} 2> {log}"
 
 
 rule profile_layers:
     input:
-        config=ancient("results/config.json"),
         hardware="results/profile/{accelerator}/hardware.json",
     output:
         profile=ensure(
@@ -45,9 +43,10 @@ rule profile_layers:
         mem_mb=16000,
         runtime="30m",
     params:
+        config=EFFECTIVE_CONFIG,
         code=fingerprint("profile", "models", "executor"),
         model=model_of,
     shell:
-        "lazytrain profile layers --config {input.config}"
+        "lazytrain profile layers --config {params.config}"
         " --accelerator {wildcards.accelerator} --scale {wildcards.scale}"
         " --out {output.profile} 2> {log}"

@@ -28,6 +28,7 @@ rule table2:
         "../../envs/pipeline.yaml"
     params:
         code=fingerprint("report"),
+        remade=remakings("results/table2.csv"),
     shell:
         "lazytrain report table2 {input.profiles} --out {output.table} 2> {log}"
 
@@ -48,6 +49,7 @@ rule table3:
         "../../envs/pipeline.yaml"
     params:
         code=fingerprint("report"),
+        remade=remakings("results/table3.csv"),
         accelerators=ACCELERATORS,
         sheet=lookup("runs", within=config),
     shell:
@@ -72,6 +74,7 @@ rule table3_scale:
         "../../envs/pipeline.yaml"
     params:
         code=fingerprint("report"),
+        remade=remakings("results/table3/{scale}.csv"),
         accelerators=ACCELERATORS,
         sheet=lookup("runs", within=config),
     shell:
@@ -96,6 +99,7 @@ rule table4:
         "../../envs/pipeline.yaml"
     params:
         code=fingerprint("report"),
+        remade=remakings("results/table4.csv"),
         accelerators=ACCELERATORS,
         sheet=lookup("runs", within=config),
     shell:
@@ -120,6 +124,7 @@ rule table5:
         "../../envs/pipeline.yaml"
     params:
         code=fingerprint("report"),
+        remade=remakings("results/table5.csv"),
         accelerators=ACCELERATORS,
         sheet=lookup("runs", within=config),
     shell:
@@ -146,6 +151,7 @@ rule compare:
         "../../envs/pipeline.yaml"
     params:
         code=fingerprint("report"),
+        remade=remakings("results/compare.csv"),
         accelerators=ACCELERATORS,
         evaluations=evaluation_options(),
     shell:

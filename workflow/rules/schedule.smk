@@ -3,7 +3,6 @@
 
 rule derive_instance:
     input:
-        config=ancient("results/config.json"),
         hardware="results/profile/{accelerator}/hardware.json",
         layers="results/profile/{accelerator}/{scale}/layers.json",
     output:
@@ -19,11 +18,12 @@ rule derive_instance:
         mem_mb=2000,
         runtime="5m",
     params:
-        code=fingerprint("schedule.derive"),
+        config=EFFECTIVE_CONFIG,
+        code=fingerprint("schedule.derive", "schedule.memory"),
         row=row_of,
         settings=settings_of("accelerators", "optimizer"),
     shell:
-        "lazytrain instance --config {input.config} --hardware {input.hardware}"
+        "lazytrain instance --config {params.config} --hardware {input.hardware}"
         " --layers {input.layers} --accelerator {wildcards.accelerator}"
         " --scale {wildcards.scale} --system {wildcards.system}"
         " --out {output.instance} 2> {log}"

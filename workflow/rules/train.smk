@@ -3,8 +3,8 @@
 
 rule train:
     input:
-        config=ancient("results/config.json"),
         split="results/data/split.json",
+        rows="results/data/rows.jsonl",
         plan=plan_of,
         check=check_of,
     output:
@@ -23,21 +23,24 @@ rule train:
         mem_mb=16000,
         runtime="4h",
     params:
+        config=EFFECTIVE_CONFIG,
         code=fingerprint("train", "baselines", "executor", "optim", "tiers", "models"),
         row=row_of,
         settings=settings_of("optimizer", "weights", "allow_truncation"),
         purpose=purpose_of("throughput"),
+        plan=plan_option,
+        folder=subpath(output.record, parent=True),
     shell:
-        "lazytrain run --config {input.config} --accelerator {wildcards.accelerator}"
+        "lazytrain run --config {params.config} --accelerator {wildcards.accelerator}"
         " --scale {wildcards.scale} --system {wildcards.system}"
-        " --purpose throughput --split {input.split} --plan '{input.plan}'"
-        " --out {output.record} 2> {log}"
+        " --purpose throughput --split {input.split} --rows {input.rows}"
+        " {params.plan} --out {params.folder} 2> {log}"
 
 
 rule train_quality:
     input:
-        config=ancient("results/config.json"),
         split="results/data/split.json",
+        rows="results/data/rows.jsonl",
         plan=plan_of,
         check=check_of,
     output:
@@ -45,7 +48,6 @@ rule train_quality:
             "results/quality/{accelerator}/{scale}/{system}/record.json",
             non_empty=True,
         ),
-        weights=directory("results/quality/{accelerator}/{scale}/{system}/weights"),
     log:
         "logs/quality/{accelerator}/{scale}/{system}.log",
     benchmark:
@@ -58,12 +60,15 @@ rule train_quality:
         mem_mb=16000,
         runtime="24h",
     params:
+        config=EFFECTIVE_CONFIG,
         code=fingerprint("train", "baselines", "executor", "optim", "tiers", "models"),
         row=row_of,
         settings=settings_of("optimizer", "weights", "allow_truncation"),
         purpose=purpose_of("quality"),
+        plan=plan_option,
+        folder=subpath(output.record, parent=True),
     shell:
-        "lazytrain run --config {input.config} --accelerator {wildcards.accelerator}"
+        "lazytrain run --config {params.config} --accelerator {wildcards.accelerator}"
         " --scale {wildcards.scale} --system {wildcards.system}"
-        " --purpose quality --split {input.split} --plan '{input.plan}'"
-        " --out {output.record} --weights {output.weights} 2> {log}"
+        " --purpose quality --split {input.split} --rows {input.rows}"
+        " {params.plan} --out {params.folder} 2> {log}"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lazytrain.data.prompts import load_tokenizer
 from lazytrain.errors import InvalidInput
+from lazytrain.models.decoder import Decoder
 from lazytrain.models.scales import model_config
 
 RANDOM = "random"
@@ -113,6 +114,8 @@ def pretrained_config(folder: Path) -> Any:
     if not is_causal or getattr(config, "is_encoder_decoder", False):
         remedy = "is not a decoder-only language model; choose a causal LM"
         raise InvalidInput("weights", config.model_type, remedy)
+    # Some encoders have a causal variant too: only the modules tell.
+    Decoder(config)
     return config
 
 

@@ -87,7 +87,7 @@ def derive_instance(
         # A real step reads a boundary before the layer that needs it, and holds what
         # it recomputes; blocks beyond sqrt(L) would only hold more of it.
         max_block=max(8, math.ceil(math.sqrt(len(costs)))),
-        options=Options(read_deadline="layer", transient=True, memory="profile"),
+        options=Options(read_deadline="layer", transient=True, memory="static"),
         method=METHODS.get(row.system, "milp"),
         fixed_bytes=fixed,
         costs=Costs(

@@ -107,6 +107,8 @@ def _with_transient(
     """Return GPU use with recomputed blocks, as one variable."""
     total = program.model.addVar("gpu_use")
     program.model.addCons(total >= kept)
+    if program.widest is not None:
+        program.model.addCons(total >= kept + program.widest)
     for k in range(len(sizes) - 1):
         if instance.options.memory == "profile":
             alive = zip(sizes[: k + 1], program.homes[Home.GPU], strict=False)

@@ -62,8 +62,14 @@ def sqrt_l(instance: Instance) -> Plan:
 
 
 def greedy(instance: Instance) -> Plan:
-    """Keep boundaries by seconds saved per byte while that lowers the objective."""
-    homes = list(recompute_all(instance).homes)
+    """Keep boundaries by seconds saved per byte while that lowers the objective.
+
+    Starts from the barest schedule that fits.
+
+    Raises:
+        NoSchedule: If none of the simple rules fits.
+    """
+    homes = list(barest(instance).homes)
     value = _objective(instance, homes)
     interior = [i for i, home in enumerate(homes) if home == Home.RECOMPUTE]
     size = instance.boundary_bytes
@@ -77,14 +83,30 @@ def greedy(instance: Instance) -> Plan:
     return _plan(instance, homes, "greedy")
 
 
+def barest(instance: Instance) -> Plan:
+    """Return the simple rule's schedule that keeps least and still fits.
+
+    Raises:
+        NoSchedule: If none fits.
+    """
+    for rule in (recompute_all, sqrt_l, fixed_interval):
+        try:
+            return rule(instance)
+        except (NoSchedule, InvalidInput):
+            continue
+    return keep_all(instance)
+
+
 def fill(instance: Instance, kept: Iterable[int]) -> list[Home]:
     """Give the kept boundaries homes, HBM first; the last one is always in HBM.
 
     Raises:
         NoSchedule: If one of them fits nowhere; says how much is missing.
     """
-    homes = [Home.RECOMPUTE] * (instance.layers + 1)
     chosen = sorted(set(kept))
+    homes: list[Home | None] = [Home.RECOMPUTE] * (instance.layers + 1)
+    for i in chosen:
+        homes[i] = None
     settled = _without_windows(instance, chosen)
     for i in settled:
         homes[i] = Home.GPU
@@ -97,9 +119,10 @@ def fill(instance: Instance, kept: Iterable[int]) -> list[Home]:
                 break
         else:
             raise NoSchedule(_no_room(instance, chosen))
-    if not fits(instance, homes) or not is_admissible(instance, homes):
+    placed = [home for home in homes if home is not None]
+    if not fits(instance, placed) or not is_admissible(instance, placed):
         raise NoSchedule(_no_room(instance, chosen))
-    return homes
+    return placed
 
 
 def _without_windows(instance: Instance, kept: Sequence[int]) -> set[int]:
@@ -112,8 +135,11 @@ def _without_windows(instance: Instance, kept: Sequence[int]) -> set[int]:
     return held
 
 
-def fits(instance: Instance, homes: Sequence[Home]) -> bool:
-    """Whether homes respect every budget, transient memory included."""
+def fits(instance: Instance, homes: Sequence[Home | None]) -> bool:
+    """Whether homes respect every budget, transient memory included.
+
+    None is a boundary that is kept but has no home yet: it takes no room.
+    """
     used = dict.fromkeys(TIERS, 0)
     block = widest = worst = 0
     for size, home in zip(instance.boundary_bytes, homes, strict=True):
@@ -122,8 +148,9 @@ def fits(instance: Instance, homes: Sequence[Home]) -> bool:
             widest = max(widest, block)
             worst = max(worst, used[Home.GPU] + block)
         else:
-            used[home] += size
             block = 0
+            if home is not None:
+                used[home] += size
     if instance.options.transient:
         is_profile = instance.options.memory == "profile"
         on_gpu = used[Home.GPU]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lazytrain.schedule.instance import Execution, PartSpec
+from lazytrain.schedule.instance import Execution, Instance, PartSpec
+from lazytrain.schedule.plan import Home, Plan
+from lazytrain.schedule.staging import staging_buffers
 
 FP32_BYTES = 4
 BOUNCE_BUFFERS = 3
-# The boundary in use and those read ahead (the plan's default of two blocks).
-IN_TRANSIT = 3
+WORKING_BUFFERS = 2
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
 MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
 
@@ -107,10 +108,36 @@ def device_bytes(
         ends=sum(part.weight_bytes for part in ends),
         end_gradient=max((p.num_parameters for p in ends), default=0) * FP32_BYTES,
         loss_chunk=2 * tokens * sizes.vocab * sizes.itemsize,
-        working_hidden=2 * boundary_bytes(run, sizes),
+        working_hidden=WORKING_BUFFERS * boundary_bytes(run, sizes),
         layer_workspace=sizes.workspace_bytes,
-        transit=IN_TRANSIT * boundary_bytes(run, sizes) if offloads else 0,
+        transit=transit_buffers(offloads) * boundary_bytes(run, sizes),
     )
+
+
+def transit_buffers(offloads: bool) -> int:
+    """Return hidden states on the move: in use and two read ahead, or one replayed."""
+    return 3 if offloads else 1
+
+
+def planned_bytes(plan: Plan, instance: Instance) -> dict[str, int]:
+    """Return what the executor will hold per tier for a plan of a derived instance.
+
+    It allocates once: each kept boundary, a pool for those that pass, one gradient.
+    """
+    size = max(instance.boundary_bytes)
+    run, budget = instance.execution, instance.budget_bytes
+    offloads = max(budget.cpu, budget.nvme) >= size
+    reserved = WORKING_BUFFERS + transit_buffers(offloads)
+    buffers = plan.count(Home.GPU) + staging_buffers(plan) + 1 - reserved
+    idle_bounce = budget.nvme >= size and not plan.count(Home.NVME)
+    in_dram = plan.count(Home.CPU) - (BOUNCE_BUFFERS if idle_bounce else 0)
+    return {
+        "gpu": instance.fixed_bytes.gpu
+        - (run.reserve_bytes if run else 0)
+        + buffers * size,
+        "cpu": instance.fixed_bytes.cpu + in_dram * size,
+        "nvme": plan.count(Home.NVME) * size,
+    }
 
 
 def host_bytes(

@@ -38,6 +38,7 @@ class Program:
     edges: Edges = field(default_factory=dict)
     carried: Mapping[tuple[Link, Home], Sequence[Any]] = field(default_factory=dict)
     carried_unit: float = 1.0
+    widest: Any = None
 
 
 def build(instance: Instance) -> Program:
@@ -54,8 +55,11 @@ def build(instance: Instance) -> Program:
     add_max_block(model, instance, homes)
     add_fixed(model, instance, homes)
     edges = add_edges(model, instance, homes) if needs_edges(instance) else {}
-    if instance.options.transient:
+    widest = None
+    if instance.options.transient and edges:
         add_transient(model, instance, homes, edges)
+    elif instance.options.transient:
+        widest = add_widest_block(model, instance, homes)
     demand = Demand(model, instance, homes, edges)
     carried: dict[tuple[Link, Home], Sequence[Any]] = {}
     if instance.options.nvme_coupling == "gds":
@@ -63,7 +67,8 @@ def build(instance: Instance) -> Program:
     else:
         exposure = add_suffix_rows(model, instance, demand, unit_s)
     model.setObjective(cost(instance, homes, unit_s) + quicksum(exposure), "minimize")
-    return Program(model, homes, unit_s, edges, carried, byte_unit(instance))
+    unit = byte_unit(instance)
+    return Program(model, homes, unit_s, edges, carried, unit, widest)
 
 
 def time_unit_s(instance: Instance) -> float:
@@ -79,7 +84,14 @@ def byte_unit(instance: Instance) -> float:
 
 def needs_edges(instance: Instance) -> bool:
     """Whether recomputation edges matter beyond their additive cost."""
-    return instance.options.transient or instance.options.read_deadline == "block"
+    options = instance.options
+    widths_do = is_equal(instance) and options.memory == "static"
+    return options.read_deadline == "block" or (options.transient and not widths_do)
+
+
+def is_equal(instance: Instance) -> bool:
+    """Whether all boundaries have one size, so that counting them is enough."""
+    return len(set(instance.boundary_bytes)) == 1
 
 
 def add_homes(model: Any, instance: Instance) -> dict[Home, list[Any]]:
@@ -195,6 +207,32 @@ def add_transient(
         )
         limit = instance.budget_bytes.gpu // unit
         model.addCons(kept + block <= limit, name=f"transient[{k}]")
+
+
+def add_widest_block(
+    model: Any, instance: Instance, homes: Mapping[Home, Sequence[Any]]
+) -> Any:
+    """Charge the widest block where boundaries are equal: Theta without edges.
+
+    Exactly one width w is chosen; then any w neighbours hold one kept boundary, and
+    the GPU budget pays for the w - 1 that a block of that width recomputes. Returns
+    those, in units of the boundaries' size.
+    """
+    last = instance.layers
+    longest = min(instance.max_block or last, last)
+    width = [model.addVar(f"width[{w}]", vtype="B") for w in range(1, longest + 1)]
+    model.addCons(quicksum(width) == 1, name="one_width")
+    for w in range(1, longest):
+        within = quicksum(width[:w])
+        for k in range(last - w):
+            window = range(k + 1, k + w + 1)
+            kept = quicksum(homes[home][i] for home in STORED for i in window)
+            model.addCons(kept >= within, name=f"width[{w},{k}]")
+    widest = quicksum(w * y for w, y in enumerate(width))
+    limit = instance.budget_bytes.gpu // common_divisor(instance)
+    used = quicksum(homes[Home.GPU])
+    model.addCons(used + widest <= limit, name="transient")
+    return widest
 
 
 class Demand:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from lazytrain.schedule.instance import Instance
+from lazytrain.schedule.memory import planned_bytes
 from lazytrain.schedule.plan import Home, Plan, Prediction
 from lazytrain.schedule.step_tasks import StepBuilder, StepMarks
 from lazytrain.schedule.timeline import Task, Timeline
@@ -75,16 +76,32 @@ def with_prediction(plan: Plan, instance: Instance) -> Plan:
     read-ahead is taken only if it is faster and the peak stays within the budget.
     """
     best = simulate(plan, instance)
-    limit = max(best.peak_bytes["gpu"], _gpu_limit(instance))
+    limit = max(_gpu_peak(plan, instance, best), _gpu_limit(instance))
     for ahead in READ_AHEAD:
         if ahead > len(plan.blocks) or not any(best.exposed_s.values()):
             break
         trial = plan.model_copy(update={"read_ahead_blocks": ahead})
         other = simulate(trial, instance)
         faster = other.step_s < best.step_s * (1 - WORTH)
-        if faster and other.peak_bytes["gpu"] <= limit:
+        if faster and _gpu_peak(trial, instance, other) <= limit:
             plan, best = trial, other
-    return plan.model_copy(update={"prediction": best.prediction})
+    prediction = best.prediction
+    if _is_derived(instance):
+        peaks = {"peak_bytes": planned_bytes(plan, instance)}
+        prediction = prediction.model_copy(update=peaks)
+    return plan.model_copy(update={"prediction": prediction})
+
+
+def _is_derived(instance: Instance) -> bool:
+    """Whether the executor's fixed allocations are part of the instance."""
+    return instance.fixed_bytes.gpu > 0
+
+
+def _gpu_peak(plan: Plan, instance: Instance, result: Simulation) -> int:
+    """Return the HBM peak: what is allocated for real, else what is alive at once."""
+    if _is_derived(instance):
+        return planned_bytes(plan, instance)["gpu"]
+    return result.peak_bytes["gpu"]
 
 
 # Longer read-aheads to try, and the relative gain below which the shorter one stays.

@@ -188,3 +188,17 @@ def test_memory_model_by_hand():
     # Half at 8 B, half at two bytes and two fp32 scales per 4096.
     assert host.optimizer_state == int(300 * (0.5 * 8 + 0.5 * (2 + 8 / 4096)))
     assert host.bounce == 3 * boundary
+
+
+@pytest.mark.parametrize("cap", ["38MiB", "42MiB", "64MiB", "1GiB"])
+@pytest.mark.parametrize("others", ["0B", "2MiB", "6MiB"])
+def test_planned_memory_stays_within_the_cap(
+    hardware, layers, make_row, make_config, cap, others
+):
+    config = make_config(cap, cpu_activations=others, nvme_activations=others)
+    instance = derive_instance(hardware, layers, make_row(), config)
+    for method in ("milp", "fixed-interval:4", "greedy", "sqrt-l"):
+        plan = solve(instance, method=method)
+        check(plan, instance).raise_if_violated()
+        cap_bytes = instance.fixed_bytes.gpu + instance.budget_bytes.gpu
+        assert plan.prediction.peak_bytes["gpu"] <= cap_bytes

@@ -11,8 +11,9 @@ real-valued cell number ``u`` of a value is linear in each decade, and since the
 fall, it is the *minimum* of seven lines; the code is ``floor(u)``. Back, the decade is
 the exponent of ``code + 0.5`` as a float. Both directions are plain arithmetic.
 
-One departure: a second moment above zero is never stored as zero, because the update
-divides by its root.
+Two departures from rounding to the nearest code: cells meet at the decades' borders
+(there the nearest code may be the neighbour's), and a second moment above zero is never
+stored as zero, because the update divides by its root.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from lazytrain.optim.state import BLOCK, num_blocks
 
 DECADE_TOPS: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DECADES: Final = len(DECADE_TOPS)
-SMALLEST_SCALE: Final = 2.0**-126
+# Below it a line's slope over the scale could overflow, so it counts as zero.
+SMALLEST_SCALE: Final = 2.0**-100
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ def dynamic_map(is_signed: bool) -> DynamicMap:
     encode, decode = [], []
     for i, top in enumerate(DECADE_TOPS):
         cells = first * 2**i
-        encode.append((_fp32(cells / (0.9 * top)), _fp32(cells * 0.8 / 0.9)))
+        offset = cells * 0.8 / 0.9 - (0 if is_signed else 1)
+        encode.append((_fp32(cells / (0.9 * top)), _fp32(offset)))
         decode.append((_fp32(0.9 * top / cells), _fp32(-0.8 * top)))
     last = first * 2**DECADES
     slope = _top_slope(last, first)
@@ -97,25 +100,26 @@ def codebook(is_signed: bool) -> Tensor:
     return torch.copysign(value, cells)
 
 
-def cell_numbers(magnitude: Tensor, is_signed: bool) -> Tensor:
-    """Return ``floor(u)`` of fp32 values in [0, 1], as int32."""
-    u = torch.full_like(magnitude, float("inf"))
+def _code_numbers(values: Tensor, inverse: Tensor, is_signed: bool) -> Tensor:
+    """Return ``floor(u)`` of fp32 magnitudes, as int32; ``inverse`` broadcasts."""
+    u = torch.full_like(values, float("inf"))
     for slope, offset in dynamic_map(is_signed).encode:
-        line = _fma(torch.tensor(slope), magnitude, torch.tensor(offset))
+        line = _fma(torch.tensor(slope) * inverse, values, torch.tensor(offset))
         u = torch.minimum(u, line)
     return u.to(torch.int32)
 
 
-def _inverse_scale(scale: Tensor) -> Tensor:
-    """Return factors that take each absolute maximum to at least one.
-
-    A maximum below the normal range counts as zero: its inverse may overflow.
-    """
-    usable = scale >= SMALLEST_SCALE
-    inverse = torch.where(usable, 1.0 / scale, torch.zeros_like(scale))
-    short = usable & (scale * inverse < 1)
-    bumped = torch.nextafter(inverse, torch.full_like(inverse, float("inf")))
-    return torch.where(short, bumped, inverse)
+def _inverse_scale(scale: Tensor, is_signed: bool) -> Tensor:
+    """Return the smallest factors, from 1 / scale up, that reach the top code."""
+    slope, offset = (torch.tensor(x) for x in dynamic_map(is_signed).encode[-1])
+    top = 128.0 if is_signed else 255.0
+    inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
+    upward = torch.full_like(inverse, float("inf"))
+    while True:
+        short = (scale > 0) & (_fma(slope * inverse, scale, offset) < top)
+        if not bool(short.any()):
+            return inverse
+        inverse = torch.where(short, torch.nextafter(inverse, upward), inverse)
 
 
 def encode(values: Tensor, is_signed: bool) -> tuple[Tensor, Tensor]:
@@ -128,12 +132,13 @@ def encode(values: Tensor, is_signed: bool) -> tuple[Tensor, Tensor]:
     blocks = pad(values, (0, num_blocks(count) * BLOCK - count)).view(-1, BLOCK)
     scale = blocks.abs().amax(dim=1) if count else values.new_zeros(0)
     scale = torch.where(scale >= SMALLEST_SCALE, scale, torch.zeros_like(scale))
-    normal = blocks * _inverse_scale(scale).unsqueeze(1)
-    cells = cell_numbers(normal.abs(), is_signed)
+    inverse = _inverse_scale(scale, is_signed).unsqueeze(1)
+    numbers = _code_numbers(blocks.abs(), inverse, is_signed)
     if is_signed:
-        codes = torch.where(normal < 0, 127 - cells, 127 + cells).clamp_(min=0)
+        # -1 has no code of its own; without the clamp it would wrap round to +1.
+        codes = (torch.where(blocks < 0, -numbers, numbers) + 127).clamp_(min=0)
     else:
-        codes = torch.where(normal > 0, cells.clamp(min=2), 1) - 1
+        codes = torch.where(blocks > 0, numbers.clamp(min=1), numbers)
     return codes.to(torch.uint8).view(-1)[:count], scale
 
 

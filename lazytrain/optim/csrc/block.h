@@ -27,49 +27,81 @@ struct Block {
 };
 
 template <bool Fp32>
-inline F load_gradient(const void* p, int64_t i) {
-  if constexpr (Fp32) return load(static_cast<const float*>(p) + i);
-  return as_f(shift_up(load_u16(static_cast<const uint16_t*>(p) + i)));
+inline void load_gradient(const void* p, int64_t i, F out[4]) {
+  for (int k = 0; k < 4; k += 2, i += 2 * W) {
+    if constexpr (Fp32) {
+      load_pair(static_cast<const float*>(p) + i, out[k], out[k + 1]);
+    } else {
+      widen(load_words(static_cast<const uint16_t*>(p) + i), out[k], out[k + 1]);
+    }
+  }
 }
 
 template <int32_t M>
-inline F load_master(const Block& b, int64_t i) {
-  if constexpr (M == kFp32) return load(static_cast<const float*>(b.weight) + i);
-  const I high = shift_up(load_u16(static_cast<const uint16_t*>(b.weight) + i));
-  if constexpr (M != kSplit) return as_f(high);
-  return as_f(add_i(high, load_i16(b.remainder + i)));
+inline void load_master(const Block& b, int64_t i, F out[4]) {
+  for (int k = 0; k < 4; k += 2, i += 2 * W) {
+    if constexpr (M == kFp32) {
+      load_pair(static_cast<const float*>(b.weight) + i, out[k], out[k + 1]);
+      continue;
+    }
+    const Words high = load_words(static_cast<const uint16_t*>(b.weight) + i);
+    if constexpr (M == kSplit) {
+      join(high, load_words(b.remainder + i), out[k], out[k + 1]);
+    } else {
+      widen(high, out[k], out[k + 1]);
+    }
+  }
 }
 
 // Sixteen random bits per element from its place and the step's key (masters.py).
-inline I random_bits(uint32_t first, uint32_t key) {
-  I x = add_i(splat_i(static_cast<int32_t>(first)), lane_index());
+inline I random_bits(uint32_t first, int vector, uint32_t key) {
+  I x = add_i(splat_i(static_cast<int32_t>(first)), quad_index(vector));
   x = add_i(mul_i(x, splat_i(static_cast<int32_t>(0x9e3779b1u))),
             splat_i(static_cast<int32_t>(key)));
   x = mul_i(x ^ shift_down(x, 16), splat_i(static_cast<int32_t>(0x85ebca6bu)));
   x = mul_i(x ^ shift_down(x, 13), splat_i(static_cast<int32_t>(0xc2b2ae35u)));
-  x = x ^ shift_down(x, 16);
-  return sub_i(x, shift_up(shift_down(x, 16)));
+  return (x ^ shift_down(x, 16)) & splat_i(0xffff);
+}
+
+// What is added to an fp32's bits before the low half is cut off.
+template <int32_t M>
+inline I rounding(I bits, const Block& b, int64_t i, int vector, uint32_t key) {
+  if constexpr (M == kBf16) {
+    return add_i(shift_down(bits, 16) & splat_i(1), splat_i(0x7fff));
+  }
+  return random_bits(b.index + static_cast<uint32_t>(i), vector, key);
 }
 
 template <int32_t M>
-inline void store_master(const Block& b, int64_t i, F master, uint32_t key) {
-  if constexpr (M == kFp32) {
-    store(static_cast<float*>(b.weight) + i, master);
-    return;
+inline void store_master(const Block& b, int64_t i, const F in[4], uint32_t key) {
+  for (int k = 0; k < 4; k += 2) {
+    const int64_t place = i + k * W;
+    if constexpr (M == kFp32) {
+      store_pair(static_cast<float*>(b.weight) + place, in[k], in[k + 1]);
+      continue;
+    }
+    uint16_t* weight = static_cast<uint16_t*>(b.weight) + place;
+    if constexpr (M == kSplit) {
+      Words high, low;
+      split(in[k], in[k + 1], high, low);
+      store_words(weight, high);
+      store_words(b.remainder + place, low);
+    } else {
+      const I first = as_i(in[k]), second = as_i(in[k + 1]);
+      store_words(weight, pack_high(add_i(first, rounding<M>(first, b, i, k, key)),
+                                    add_i(second, rounding<M>(second, b, i, k + 1, key))));
+    }
   }
-  uint16_t* weight = static_cast<uint16_t*>(b.weight) + i;
-  const I bits = as_i(master);
-  if constexpr (M == kSplit) {
-    store_16(weight, shift_down(add_i(bits, splat_i(0x8000)), 16));
-    store_16(b.remainder + i, bits);
-  } else if constexpr (M == kBf16) {
-    const I odd = sub_i(shift_down(bits, 16),
-                        add_i(shift_down(bits, 17), shift_down(bits, 17)));
-    store_16(weight, shift_down(add_i(add_i(bits, odd), splat_i(0x7fff)), 16));
-  } else {
-    const I random = random_bits(b.index + static_cast<uint32_t>(i), key);
-    store_16(weight, shift_down(add_i(bits, random), 16));
-  }
+}
+
+inline void load_quad(const float* p, F out[4]) {
+  load_pair(p, out[0], out[1]);
+  load_pair(p + 2 * W, out[2], out[3]);
+}
+
+inline void store_quad(float* p, const F in[4]) {
+  store_pair(p, in[0], in[1]);
+  store_pair(p + 2 * W, in[2], in[3]);
 }
 
 // The arithmetic of torch.optim.AdamW, operation by operation.
@@ -79,15 +111,20 @@ void update_fp32_state(const lt_job& job, const Block& b) {
   const F gain1 = splat(job.one_minus_beta1), gain2 = splat(job.one_minus_beta2);
   const F step = splat(-job.step_size), keep = splat(b.keep);
   const F correction = splat(job.root_bias_correction2);
-  for (int64_t i = 0; i < b.count; i += W) {
-    const F g = load_gradient<Fp32>(b.gradient, i) * scale;
-    const F m0 = load(b.exp_avg + i);
-    const F m = fma(gain1, g - m0, m0);
-    const F v = fma(gain2 * g, g, load(b.exp_avg_sq + i) * beta2);
-    store(b.exp_avg + i, m);
-    store(b.exp_avg_sq + i, v);
-    const F denominator = root(v) / correction + eps;
-    const F p = load_master<M>(b, i) * keep + step * m / denominator;
+  for (int64_t i = 0; i < b.count; i += 4 * W) {
+    F g[4], p[4], m[4], v[4];
+    load_gradient<Fp32>(b.gradient, i, g);
+    load_master<M>(b, i, p);
+    load_quad(b.exp_avg + i, m);
+    load_quad(b.exp_avg_sq + i, v);
+    for (int k = 0; k < 4; ++k) {
+      const F scaled = g[k] * scale;
+      m[k] = fma(gain1, scaled - m[k], m[k]);
+      v[k] = fma(gain2 * scaled, scaled, v[k] * beta2);
+      p[k] = p[k] * keep + step * m[k] / (root(v[k]) / correction + eps);
+    }
+    store_quad(b.exp_avg + i, m);
+    store_quad(b.exp_avg_sq + i, v);
     store_master<M>(b, i, p, job.key);
   }
 }
@@ -113,14 +150,16 @@ inline void fetch_codes(const Block& b, int64_t i) {
 
 // Encodes a block and returns its scale; `beside` runs once for every 64 elements.
 template <bool Signed, typename Beside>
-inline float store_codes(const float* values, F tops, int64_t count, uint8_t* codes,
-                         const Beside& beside) {
+inline float encode_block(const float* values, F tops, int64_t count, uint8_t* codes,
+                          const Beside& beside) {
   const float scale = usable_scale(largest(tops));
-  const F inverse = splat(inverse_of(scale));
+  const Encoder<Signed> encode(scale);
   for (int64_t i = 0; i < count; i += kStride) {
     beside(i);
-    for (int64_t j = i; j < i + kStride; j += W) {
-      store_8(codes + j, encode_one<Signed>(load(values + j) * inverse));
+    for (int64_t j = i; j < i + kStride; j += 4 * W) {
+      I cells[4];
+      for (int k = 0; k < 4; ++k) cells[k] = encode(load(values + j + k * W));
+      store_codes(codes + j, cells, kBias<Signed>);
     }
   }
   return scale;
@@ -134,30 +173,37 @@ void update_eight_bit(const lt_job& job, const Block& b) {
   const Decoder<false> decode2;
   const F decay1 = splat(job.beta1 * *b.exp_avg_scale);
   const F decay2 = splat(job.beta2 * *b.exp_avg_sq_scale);
-  const F gain1 = splat(job.one_minus_beta1), gain2 = splat(job.one_minus_beta2);
-  const F eps = splat(job.eps), scale = splat(job.scale), keep = splat(b.keep);
-  const F step = splat(-job.step_size);
+  const F gain1 = splat(job.one_minus_beta1 * job.scale);
+  const F gain2 = splat(__builtin_sqrtf(job.one_minus_beta2) * job.scale);
+  const F eps = splat(job.eps), keep = splat(b.keep), step = splat(-job.step_size);
   const F correction = splat(1.0f / job.root_bias_correction2);
   F top1 = splat(0.0f), top2 = splat(0.0f);
-  for (int64_t i = 0; i < b.count; i += W) {
-    const F g = load_gradient<Fp32>(b.gradient, i) * scale;
-    const F m = fma(decode1(load_u8(b.exp_avg_code + i)), decay1, gain1 * g);
-    const F v = fma(decode2(load_u8(b.exp_avg_sq_code + i)), decay2, gain2 * g * g);
-    top1 = max(top1, magnitude(m));
-    top2 = max(top2, v);
-    store(first + i, m);
-    store(second + i, v);
-    const F denominator = fma(root(v), correction, eps);
-    const F p = fma(load_master<M>(b, i), keep, step * m / denominator);
+  for (int64_t i = 0; i < b.count; i += 4 * W) {
+    F g[4], p[4];
+    I code1[4], code2[4];
+    load_gradient<Fp32>(b.gradient, i, g);
+    load_master<M>(b, i, p);
+    load_codes(b.exp_avg_code + i, code1);
+    load_codes(b.exp_avg_sq_code + i, code2);
+    for (int k = 0; k < 4; ++k) {
+      const F grown = g[k] * gain2;
+      const F m = fma(decode1(code1[k]), decay1, g[k] * gain1);
+      const F v = fma(grown, grown, decode2(code2[k]) * decay2);
+      top1 = max_magnitude(top1, m);
+      top2 = max(top2, v);
+      store(first + i + k * W, m);
+      store(second + i + k * W, v);
+      p[k] = fma(p[k], keep, step * m / fma(root(v), correction, eps));
+    }
     store_master<M>(b, i, p, job.key);
   }
   const bool more = b.has_next;
   *b.exp_avg_scale =
-      store_codes<true>(first, top1, b.count, b.exp_avg_code, [&](int64_t i) {
+      encode_block<true>(first, top1, b.count, b.exp_avg_code, [&](int64_t i) {
         if (more) fetch_weights<Fp32, M>(b, i);
       });
   *b.exp_avg_sq_scale =
-      store_codes<false>(second, top2, b.count, b.exp_avg_sq_code, [&](int64_t i) {
+      encode_block<false>(second, top2, b.count, b.exp_avg_sq_code, [&](int64_t i) {
         if (more) fetch_codes(b, i);
       });
 }

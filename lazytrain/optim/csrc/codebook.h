@@ -4,11 +4,20 @@
 namespace {
 
 constexpr double kTop[7] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-constexpr float kSmallestScale = 0x1p-126f;
+// Below it the slopes over the scale could overflow, so it counts as zero.
+constexpr float kSmallestScale = 0x1p-100f;
 
 // First cell of the lowest decade: the unsigned map has twice the cells.
 template <bool Signed>
 constexpr double kFirst = Signed ? 1.0 : 2.0;
+
+// Unsigned codes count cells from the one below the lowest decade.
+template <bool Signed>
+constexpr double kCodeShift = Signed ? 0.0 : 1.0;
+
+// The number that the block's maximum must reach.
+template <bool Signed>
+constexpr float kTopCode = Signed ? 128.0f : 255.0f;
 
 template <bool Signed>
 struct Lines {
@@ -18,7 +27,7 @@ struct Lines {
     double cells = kFirst<Signed>;
     for (int i = 0; i < 7; ++i, cells *= 2) {
       encode_slope[i] = static_cast<float>(cells / (0.9 * kTop[i]));
-      encode_offset[i] = static_cast<float>(cells * 0.8 / 0.9);
+      encode_offset[i] = static_cast<float>(cells * 0.8 / 0.9 - kCodeShift<Signed>);
       set_decode(i, 0.9 * kTop[i] / cells, -0.8 * kTop[i]);
     }
     // The cells of zero and of one share a line whose slope is cut to 17 bits.
@@ -62,43 +71,51 @@ struct Decoder {
   }
 };
 
+// Encodes magnitudes of one block; `scale` is its maximum, or zero.
 template <bool Signed>
-inline F cell_number(F normal) {
-  F u = fma(splat(kLines<Signed>.encode_slope[0]), normal,
-            splat(kLines<Signed>.encode_offset[0]));
-  for (int i = 1; i < 7; ++i) {
-    u = min(u, fma(splat(kLines<Signed>.encode_slope[i]), normal,
-                   splat(kLines<Signed>.encode_offset[i])));
-  }
-  return u;
-}
+struct Encoder {
+  F slope[7];
 
+  explicit Encoder(float scale) {
+    const float inverse = inverse_of(scale);
+    for (int i = 0; i < 7; ++i) {
+      slope[i] = splat(kLines<Signed>.encode_slope[i] * inverse);
+    }
+  }
+
+  F line(int i, F x) const {
+    return fma(slope[i], x, splat(kLines<Signed>.encode_offset[i]));
+  }
+
+  // Signed: the cell number with the value's sign. Unsigned: the code.
+  I operator()(F value) const {
+    const F x = Signed ? magnitude(value) : value;
+    F u = min(min(line(0, x), line(1, x)), min(line(2, x), line(3, x)));
+    u = min(u, min(line(4, x), min(line(5, x), line(6, x))));
+    if constexpr (Signed) return truncate(with_sign_of(u, value));
+    return truncate(raise_where_positive(u, x, splat(1.0f)));
+  }
+
+  // The smallest inverse, from 1 / scale up, that takes the scale to the top code.
+  static float inverse_of(float scale) {
+    if (scale == 0.0f) return 0.0f;
+    float inverse = 1.0f / scale;
+    const float slope = kLines<Signed>.encode_slope[6];
+    while (__builtin_fmaf(slope * inverse, scale, kLines<Signed>.encode_offset[6]) <
+           kTopCode<Signed>) {
+      uint32_t bits;
+      __builtin_memcpy(&bits, &inverse, 4);
+      ++bits;
+      __builtin_memcpy(&inverse, &bits, 4);
+    }
+    return inverse;
+  }
+};
+
+// What is added to an encoder's number to make a code; -1 has none, so it clamps.
 template <bool Signed>
-inline I encode_one(F normal) {
-  if constexpr (Signed) {
-    const I cell = truncate(cell_number<true>(magnitude(normal)));
-    // -1 has no code of its own: clamping keeps it from wrapping round to +1.
-    return max_i(add_i(negate_by(cell, normal), splat_i(127)), splat_i(0));
-  } else {
-    const F u = max(cell_number<false>(normal), positive_or_zero(normal, splat(2.0f)));
-    return sub_i(truncate(u), splat_i(1));
-  }
-}
+constexpr int kBias = Signed ? 127 : 0;
 
-// A maximum below the normal range counts as zero: its inverse may overflow.
 inline float usable_scale(float top) { return top >= kSmallestScale ? top : 0.0f; }
-
-// The factor that takes a scale to at least one, so its own code is that of one.
-inline float inverse_of(float scale) {
-  if (scale == 0.0f) return 0.0f;
-  const float inverse = 1.0f / scale;
-  if (scale * inverse >= 1.0f) return inverse;
-  uint32_t bits;
-  __builtin_memcpy(&bits, &inverse, 4);
-  ++bits;
-  float next;
-  __builtin_memcpy(&next, &bits, 4);
-  return next;
-}
 
 }  // namespace

@@ -101,8 +101,8 @@ void update_unit(const lt_job& job, const Unit& unit) {
   }
 }
 
-// fp32 sums of 64 elements' squares each, added in fp64: 16 partial sums whatever W is,
-// so that every instruction set adds in the same order.
+// Squares are summed in fp32 over a block, in 32 partial sums by place modulo 32
+// whatever W is, and the sums added in fp64: every instruction set adds alike.
 template <bool Fp32>
 double square_sum_of(const void* gradient, int64_t first, int64_t count) {
   const char* base = static_cast<const char*>(gradient) + (Fp32 ? 4 : 2) * first;
@@ -116,16 +116,20 @@ double square_sum_of(const void* gradient, int64_t first, int64_t count) {
       copy(tail, static_cast<const char*>(from), (Fp32 ? 4 : 2) * n);
       from = tail;
     }
-    F sums[16 / W];
+    F sums[32 / W];
     for (F& sum : sums) sum = splat(0.0f);
-    for (int64_t j = 0; j < n; j += 16) {
-      for (int k = 0; k < 16 / W; ++k) {
-        const F g = load_gradient<Fp32>(from, j + k * W);
-        sums[k] = fma(g, g, sums[k]);
+    for (int64_t j = 0; j < n; j += kStride) {
+      for (int q = 0; q < kStride / W; q += 4) {
+        F g[4];
+        load_gradient<Fp32>(from, j + q * W, g);
+        for (int k = 0; k < 4; ++k) {
+          F& sum = sums[(q + k) % (32 / W)];
+          sum = fma(g[k], g[k], sum);
+        }
       }
     }
-    alignas(64) float lanes[16];
-    for (int k = 0; k < 16 / W; ++k) store(lanes + k * W, sums[k]);
+    alignas(64) float lanes[32];
+    for (int k = 0; k < 32 / W; k += 2) store_pair(lanes + k * W, sums[k], sums[k + 1]);
     for (float lane : lanes) total += static_cast<double>(lane);
   }
   return total;
@@ -136,32 +140,49 @@ double square_sum(const void* gradient, bool is_fp32, int64_t first, int64_t cou
                  : square_sum_of<false>(gradient, first, count);
 }
 
-float encode_block(const float* values, int64_t count, bool is_signed, uint8_t* codes) {
-  alignas(64) float padded[kBlock] = {};
+// For tests: one block of values to codes. Quads are written in the order in which
+// encode_block reads its moments, that of the codes.
+float encode_values(const float* values, int64_t count, bool is_signed,
+                    uint8_t* codes) {
+  alignas(64) float natural[kBlock] = {}, ordered[kBlock];
   alignas(64) uint8_t out[kBlock];
-  copy(padded, values, 4 * count);
+  copy(natural, values, 4 * count);
   F tops = splat(0.0f);
-  for (int64_t i = 0; i < kBlock; i += W) tops = max(tops, magnitude(load(padded + i)));
-  const float scale = is_signed ? store_codes<true>(padded, tops, kBlock, out, [](int64_t) {})
-                                : store_codes<false>(padded, tops, kBlock, out, [](int64_t) {});
+  for (int64_t i = 0; i < kBlock; i += 4 * W) {
+    F quad[4];
+    load_quad(natural + i, quad);
+    for (int k = 0; k < 4; ++k) {
+      tops = max_magnitude(tops, quad[k]);
+      store(ordered + i + k * W, quad[k]);
+    }
+  }
+  const auto nothing = [](int64_t) {};
+  const float scale = is_signed
+                          ? encode_block<true>(ordered, tops, kBlock, out, nothing)
+                          : encode_block<false>(ordered, tops, kBlock, out, nothing);
   copy(codes, out, count);
   return scale;
 }
 
-void decode_block(const uint8_t* codes, int64_t count, float scale, bool is_signed,
-                  float* values) {
+void decode_values(const uint8_t* codes, int64_t count, float scale, bool is_signed,
+                   float* values) {
   alignas(64) uint8_t padded[kBlock] = {};
   alignas(64) float out[kBlock];
   copy(padded, codes, count);
   const Decoder<true> decode1;
   const Decoder<false> decode2;
-  for (int64_t i = 0; i < kBlock; i += W) {
-    const I code = load_u8(padded + i);
-    store(out + i, (is_signed ? decode1(code) : decode2(code)) * splat(scale));
+  for (int64_t i = 0; i < kBlock; i += 4 * W) {
+    I code[4];
+    F quad[4];
+    load_codes(padded + i, code);
+    for (int k = 0; k < 4; ++k) {
+      quad[k] = (is_signed ? decode1(code[k]) : decode2(code[k])) * splat(scale);
+    }
+    store_quad(out + i, quad);
   }
   copy(values, out, 4 * count);
 }
 
-constexpr Kernels kKernels = {update_unit, square_sum, encode_block, decode_block};
+constexpr Kernels kKernels = {update_unit, square_sum, encode_values, decode_values};
 
 }  // namespace

@@ -79,13 +79,13 @@ def test_the_negative_maximum_does_not_change_its_sign():
     )
 
 
-@pytest.mark.parametrize("top", [0.0, 1e-45, 1e-39, 2.0**-126])
+@pytest.mark.parametrize("top", [0.0, 1e-45, 1e-39, 2.0**-101, 2.0**-100])
 def test_scales_at_the_bottom_of_fp32_give_no_nan(top):
     values = torch.full((BLOCK,), top)
     codes, scale = blockwise.encode(values, is_signed=True)
     decoded = blockwise.decode(codes, scale, is_signed=True)
     assert torch.isfinite(decoded).all()
-    assert (decoded == (top if top >= 2.0**-126 else 0.0)).all()
+    assert (decoded == (top if top >= 2.0**-100 else 0.0)).all()
 
 
 @pytest.mark.parametrize("isa", cases.native_isas())
@@ -112,9 +112,11 @@ def test_kernels_give_the_reference_bits(isa, is_signed):
 @pytest.mark.parametrize("isa", cases.native_isas())
 @pytest.mark.parametrize("is_signed", SIGNS)
 def test_kernels_agree_on_both_sides_of_every_border(isa, is_signed):
-    grid = torch.linspace(0, 1, 2**20).view(torch.int32)
-    borders = blockwise.cell_numbers(grid.view(torch.float32), is_signed).diff() > 0
-    left = torch.linspace(0, 1, 2**20)[:-1][borders]
+    grid = torch.linspace(0, 1, BLOCK * 128).view(-1, BLOCK)
+    grid[:, 0] = 1.0
+    codes, _ = blockwise.encode(grid.view(-1), is_signed)
+    borders = codes.view(-1, BLOCK)[:, 1:].int().diff() > 0
+    left = grid[:, 1:-1][borders]
     near = torch.cat([left, left.nextafter(torch.ones(())), left * (1 + 1e-6)])
     values = torch.cat((torch.ones(1), near))[:BLOCK]
     expected, _ = blockwise.encode(values, is_signed)

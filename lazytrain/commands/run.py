@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
+
+if TYPE_CHECKING:
+    from lazytrain.train.run import RunRequest
 
 app = typer.Typer(help=__doc__)
 
@@ -38,6 +41,15 @@ def run(
         PurposeName, typer.Option(help="throughput measures, quality trains to an EM")
     ] = PurposeName.THROUGHPUT,
     accelerator: Annotated[str, typer.Option(help="auto, or a sheet id")] = "auto",
+    search_batch: Annotated[
+        str, typer.Option(help="LOW:HIGH, measure at the largest batch that fits")
+    ] = "",
+    hardware: Annotated[
+        Path | None, typer.Option(help="hardware.json, to plan while searching")
+    ] = None,
+    layers: Annotated[
+        Path | None, typer.Option(help="layers.json, to plan while searching")
+    ] = None,
 ) -> None:
     """Run one row: record.json, steps.jsonl and, for quality, the weights."""
     from lazytrain.profile.accelerator import resolve_accelerator
@@ -45,14 +57,35 @@ def run(
 
     settings = load_yaml(PipelineConfig, config)
     sheet = load_runs(Path(settings.runs))
-    run_row(
-        RunRequest(
-            row=find_run(sheet, resolve_accelerator(accelerator), scale, system),
-            config=settings,
-            purpose=purpose.value,
-            split=split,
-            rows=rows,
-            out=out,
-            plan=plan,
-        )
+    request = RunRequest(
+        row=find_run(sheet, resolve_accelerator(accelerator), scale, system),
+        config=settings,
+        purpose=purpose.value,
+        split=split,
+        rows=rows,
+        out=out,
+        plan=plan,
     )
+    if search_batch:
+        _run_searched(request, search_batch, hardware, layers)
+    else:
+        run_row(request)
+
+
+def _run_searched(
+    request: RunRequest, bounds: str, hardware: Path | None, layers: Path | None
+) -> None:
+    """Search the largest batch within ``LOW:HIGH`` and measure the row there."""
+    from lazytrain.errors import InvalidInput
+    from lazytrain.records import HardwareProfile, LayerProfile, read
+    from lazytrain.train.max_batch import Bracket, Planner, run_at_largest_batch
+
+    low, _, high = bounds.partition(":")
+    if not (low.isdigit() and high.isdigit()):
+        raise InvalidInput("search_batch", bounds, "write LOW:HIGH, such as 16:256")
+    planner = None
+    if hardware is not None and layers is not None:
+        planner = Planner(
+            read(HardwareProfile, hardware), read(LayerProfile, layers), request
+        )
+    run_at_largest_batch(request, Bracket(int(low), int(high)), planner)

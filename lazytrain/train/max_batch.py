@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lazytrain.config import PipelineConfig
-from lazytrain.errors import InvalidInput
-from lazytrain.records import RunRecord
-from lazytrain.train.run import RunRequest, run_in_process_of_its_own
+from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.records import HardwareProfile, LayerProfile, RunRecord, write
+from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.solve import Limits, solve
+from lazytrain.train.build import PLANNED
+from lazytrain.train.run import RunRequest, run_in_process_of_its_own, run_row
 
 log = logging.getLogger(__name__)
 MAX_PROBES = 4
@@ -138,9 +141,53 @@ def search_batch(
 
     def is_feasible(batch: int) -> bool:
         plan = plan_for(batch) if plan_for is not None else None
+        if plan_for is not None and plan is None:
+            return False
         record = probe(request, batch, plan)
         if record.status == "not_run":
             raise InvalidInput("system", record.system, record.reason or "cannot run")
         return record.status == "ok"
 
     return largest_feasible(is_feasible, bracket)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Solves a plan for each batch that is tried, from measured profiles."""
+
+    hardware: HardwareProfile
+    layers: LayerProfile
+    request: RunRequest
+
+    def plan(self, batch: int) -> Path | None:
+        """Write the plan of a batch; None where no plan fits the budgets."""
+        row = self.request.row.model_copy(update={"batch": batch})
+        config = self.request.config
+        try:
+            instance = derive_instance(self.hardware, self.layers, row, config)
+            limits = Limits(config.solver.time_limit_s, config.solver.gap)
+            plan = solve(instance, limits)
+        except (InvalidInput, NoSchedule) as error:
+            log.info("batch %d has no plan: %s", batch, error)
+            return None
+        path = self.request.out / f"plan-{batch}.json"
+        write(plan, path)
+        return path
+
+
+def run_at_largest_batch(
+    request: RunRequest, bracket: Bracket, planner: Planner | None = None
+) -> RunRecord:
+    """Find a row's largest feasible batch and measure the row there.
+
+    Raises:
+        InvalidInput: If the system cannot run here, or needs a planner and has none.
+    """
+    if request.row.system in PLANNED and planner is None:
+        remedy = "give hardware.json and layers.json to plan each batch"
+        raise InvalidInput("system", request.row.system, remedy)
+    found = search_batch(request, bracket, planner.plan if planner else None)
+    batch = found.feasible or bracket.low
+    plan = planner.plan(batch) if planner else None
+    row = request.row.model_copy(update={"batch": batch})
+    return run_row(request.model_copy(update={"row": row, "plan": plan}))

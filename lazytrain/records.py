@@ -126,6 +126,22 @@ class SplitManifest(Contract):
     shared_questions: int = Field(description="test rows whose original is in train")
 
 
+class LeakRecord(Contract):
+    """How many test rows have their original question in train, by kind of split.
+
+    The paper draws rows at random (``paper``); ``grouped`` keeps questions together.
+    Each pair counts shared test rows and all test rows.
+    """
+
+    source: str
+    num_rows: int
+    num_questions: int
+    train_fraction: float
+    seed: int
+    paper: tuple[int, int]
+    grouped: tuple[int, int]
+
+
 class LinkRates(Contract):
     """Measured rates in bytes per second."""
 

@@ -53,6 +53,34 @@ def split(
 
 
 @data.command()
+def leak(
+    split: Annotated[Path, typer.Option(help="manifest of the split")],
+    out: Annotated[Path, typer.Option(help="where the counts go")],
+    rows: Annotated[
+        Path | None, typer.Option(help="rows of the split; default: beside it")
+    ] = None,
+) -> None:
+    """Count test rows whose question is in train, under the paper's split and ours."""
+    from lazytrain.data.rows import read_rows
+    from lazytrain.data.split import measure_leak
+    from lazytrain.records import SplitManifest, read, write
+
+    manifest = read(SplitManifest, split)
+    found = measure_leak(
+        read_rows(rows or split.parent / "rows.jsonl"),
+        manifest.source,
+        manifest.seed,
+        manifest.train_fraction,
+    )
+    write(found, out)
+    sys.stderr.write(
+        f"{found.source}: test rows whose question is in train: "
+        f"paper {found.paper[0]} of {found.paper[1]}, "
+        f"grouped {found.grouped[0]} of {found.grouped[1]}\n"
+    )
+
+
+@data.command()
 def inspect(
     source: Annotated[
         str,

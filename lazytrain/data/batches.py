@@ -33,11 +33,17 @@ class Batch:
         input_ids: ``[B, T]`` int64 token ids.
         labels: ``[B, T]`` int64, not shifted; ``-100`` where no loss is taken.
         lengths: ``[B]`` int64, number of real tokens per row; the rest is padding.
+        position_ids: ``[B, T]`` int64, restarting at each document of a packed row;
+            None where every row is one document and positions are 0..T-1.
+        documents: ``[B, T]`` int64, which document of its row a token belongs to, -1
+            for padding; None where every row is one document.
     """
 
     input_ids: Tensor
     labels: Tensor
     lengths: Tensor
+    position_ids: Tensor | None = None
+    documents: Tensor | None = None
 
     @property
     def real_tokens(self) -> int:
@@ -63,10 +69,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a stream of batches stands: rows taken from which epoch's order."""
+    """Where a stream of batches stands.
+
+    Attributes:
+        epoch: Which epoch's order rows are taken from.
+        taken: How many rows of that order were taken.
+        held: Ids of rows that were taken and wait for a batch, in their order.
+    """
 
     epoch: int = 0
     taken: int = 0
+    held: tuple[int, ...] = ()
 
 
 def batches(
@@ -170,31 +183,42 @@ class BatchStream:
 
     def _run(self) -> Iterator[Batch]:
         gathered: list[Encoded] = []
+        after = self.position
+        for encoded, after in self._usable(self._batch):
+            gathered.append(encoded)
+            if len(gathered) == self._batch:
+                self.position = after
+                yield self._collate(gathered)
+                gathered = []
+        if gathered and self._keep_partial:
+            self.position = after
+            yield self._collate(gathered)
+
+    def _usable(self, needed: int) -> Iterator[tuple[Encoded, Position]]:
+        """Yield rows that fit, each with the position after it, epoch by epoch.
+
+        Raises:
+            InvalidInput: If a whole epoch has fewer than ``needed`` such rows.
+        """
         epoch, taken = self._order.start.epoch, self._order.start.taken
         while self._order.epochs is None or epoch < self._order.epochs:
             usable = 0
             order = epoch_order(self._rows, self._order.seed, epoch)
             for place, row in enumerate(order[taken:], start=taken + 1):
                 encoded = self._encoded(row)
-                if encoded is None:
-                    continue
-                usable += 1
-                gathered.append(encoded)
-                if len(gathered) == self._batch:
-                    self.position = Position(epoch, place)
-                    yield self._collate(gathered)
-                    gathered = []
-            self._check_epoch(taken, usable)
+                if encoded is not None:
+                    usable += 1
+                    yield encoded, Position(epoch, place)
+            least = 1 if self._keep_partial else needed
+            if taken == 0 and usable < least:
+                raise _too_few(usable, self._batch, self.counts)
             epoch, taken = epoch + 1, 0
-        if gathered and self._keep_partial:
-            self.position = Position(epoch, 0)
-            yield self._collate(gathered)
 
-    def _check_epoch(self, taken: int, usable: int) -> None:
-        """Refuse rows of which a whole epoch cannot fill one batch."""
-        needed = 1 if self._keep_partial else self._batch
-        if taken == 0 and usable < needed:
-            raise _too_few(usable, self._batch, self.counts)
+    def _held(self) -> list[Encoded]:
+        """Return the rows that waited for a batch where the stream was left."""
+        by_id = {row.row_id: row for row in self._rows}
+        held = (self._encoded(by_id[row_id]) for row_id in self._order.start.held)
+        return [row for row in held if row is not None]
 
     def _encoded(self, row: Row) -> Encoded | None:
         """Tokenise a row and fit it to the length; note why it is dropped or cut."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from lazytrain.data.rows import Row, content_sha256
 from lazytrain.errors import InvalidInput
-from lazytrain.records import Side, SplitManifest, sha256_text
+from lazytrain.records import LeakRecord, Side, SplitManifest, sha256_text
 
 Mode = Literal["grouped", "paper"]
 
@@ -90,6 +90,31 @@ def count_shared(rows: Sequence[Row], train: Iterable[int], test: Iterable[int])
     """Count test rows whose original question some training row has as well."""
     known = {question_key(rows[row_id].original_question) for row_id in train}
     return sum(question_key(rows[n].original_question) in known for n in test)
+
+
+def measure_leak(
+    rows: Sequence[Row], source: str, seed: int = 0, train_fraction: float = 0.7
+) -> LeakRecord:
+    """Split rows in both modes and count what test shares with train in each.
+
+    Raises:
+        InvalidInput: If the rows cannot be divided.
+    """
+    shared: dict[Mode, tuple[int, int]] = {}
+    modes: tuple[Mode, ...] = ("paper", "grouped")
+    for mode in modes:
+        how = SplitSettings(mode, seed, train_fraction)
+        manifest = split_rows(rows, how, source=source)
+        shared[mode] = (manifest.shared_questions, len(manifest.test.row_ids))
+    return LeakRecord(
+        source=source,
+        num_rows=len(rows),
+        num_questions=len({question_key(row.original_question) for row in rows}),
+        train_fraction=train_fraction,
+        seed=seed,
+        paper=shared["paper"],
+        grouped=shared["grouped"],
+    )
 
 
 def question_key(question: str) -> str:

@@ -10,6 +10,7 @@ from lazytrain.data.rows import Row
 from lazytrain.data.split import (
     SplitSettings,
     count_shared,
+    measure_leak,
     question_key,
     rows_sha256,
     side_rows,
@@ -85,6 +86,15 @@ def test_the_paper_split_has_exactly_its_fraction_and_counts_its_leak():
     assert manifest.shared_questions == len(leaked)
     # Four rows a question: a test row is alone with probability 0.3 ** 3.
     assert 0.95 < manifest.shared_questions / len(manifest.test.row_ids) < 1
+
+
+def test_the_leak_of_both_splits_is_measured():
+    rows = load_rows("synthetic", SyntheticSettings(num_questions=300)).rows
+    leak = measure_leak(rows, "synthetic")
+    assert (leak.num_rows, leak.num_questions) == (1200, 300)
+    assert leak.grouped == (0, 360)
+    assert leak.paper[1] == 360
+    assert leak.paper[0] > 340
 
 
 def test_the_grouped_split_is_close_to_its_fraction_and_depends_on_the_seed():

@@ -1,0 +1,37 @@
+"""Masked and supervised tokens are told apart by colour."""
+
+from lazytrain.data.inspect import measure, rendered
+from lazytrain.data.prompts import encode, load_tokenizer
+from lazytrain.data.rows import Message, Row
+
+TOKENIZER = load_tokenizer("random", 384)
+ROW = Row(
+    row_id=3,
+    query="and now ☃?",
+    response="yes",
+    original_question="q",
+    type="t",
+    history=(
+        Message(role="user", content="first?"),
+        Message(role="assistant", content="no"),
+    ),
+)
+
+
+def test_colours_follow_the_labels():
+    text = rendered(encode(ROW, TOKENIZER), TOKENIZER, "t")
+    pieces = [(text.plain[s.start : s.end], str(s.style)) for s in text.spans]
+    assert pieces == [
+        ("<|user|>first?<|end|><|assistant|>", "dim red"),
+        ("no<|end|>", "green"),
+        ("<|user|>and now ☃?<|end|><|assistant|>", "dim red"),
+        ("yes<|end|>", "green"),
+    ]
+
+
+def test_lengths_and_drops_are_counted():
+    rows = [ROW, ROW.model_copy(update={"response": "y" * 80})]
+    found = measure(rows, TOKENIZER, 64)
+    assert found.lengths == [len(encode(row, TOKENIZER).input_ids) for row in rows]
+    assert found.supervised == (2 + 1 + 3 + 1) + (2 + 1 + 80 + 1)
+    assert found.counts == {"dropped, answer too long": 1}

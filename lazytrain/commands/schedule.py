@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lazytrain import records
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
 from lazytrain.records import HardwareProfile, LayerProfile
+
+if TYPE_CHECKING:
+    pass
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -130,3 +133,39 @@ def published(
 
     for path in write_all(solve_cases(Limits(time_limit_s, 0.0, seed)), out_dir):
         sys.stderr.write(f"wrote {path}\n")
+
+
+@app.command()
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="plan JSON")],
+    instance: Annotated[Path, typer.Argument(help="its instance JSON")],
+    trace: Annotated[Path | None, typer.Option(help="Perfetto trace to write")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Gantt SVG to write")] = None,
+) -> None:
+    """Lay out one step of a plan; print its prediction as JSON."""
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.plan import Plan
+    from lazytrain.schedule.simulate import simulate
+    from lazytrain.schedule.trace import write_gantt, write_trace
+
+    read = records.read(Plan, plan)
+    result = simulate(read, records.read(Instance, instance))
+    if trace:
+        write_trace(result, trace)
+    if figure:
+        write_gantt(result, read, figure)
+    typer.echo(result.prediction.model_dump_json(indent=1))
+
+
+@app.command()
+def compare(
+    instance: Annotated[Path, typer.Argument(help="instance JSON")],
+    time_limit_s: Annotated[float, typer.Option(help="solver limit")] = 60.0,
+) -> None:
+    """Solve by every method and print one table (CSV), each row checked."""
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.solve import Limits
+    from lazytrain.schedule.tables import compare_rows, csv_text
+
+    problem = records.read(Instance, instance)
+    typer.echo(csv_text(compare_rows(problem, Limits(time_limit_s))), nl=False)

@@ -89,12 +89,13 @@ def barest(instance: Instance) -> Plan:
     Raises:
         NoSchedule: If none fits.
     """
-    for rule in (recompute_all, sqrt_l, fixed_interval):
+    for rule in (recompute_all, fixed_interval, keep_all):
         try:
             return rule(instance)
         except (NoSchedule, InvalidInput):
             continue
-    return keep_all(instance)
+    # The one that needs least with recomputation charged; its message is the closest.
+    return sqrt_l(instance)
 
 
 def fill(instance: Instance, kept: Iterable[int]) -> list[Home]:
@@ -176,10 +177,14 @@ def _plan(instance: Instance, homes: Sequence[Home], method: str) -> Plan:
 
 def _no_room(instance: Instance, kept: Sequence[int]) -> str:
     """Say what the checkpoints need and what there is."""
-    needed = sum(instance.boundary_bytes[i] for i in kept)
-    budget = instance.budget_bytes
+    sizes, budget = instance.boundary_bytes, instance.budget_bytes
+    needed = sum(sizes[i] for i in kept)
+    block = ""
+    if instance.options.transient:
+        widest = max(sum(sizes[s + 1 : e]) for s, e in pairwise(kept))
+        block = f" and {format_bytes(widest)} recomputed at once"
     return (
-        f"{len(kept)} boundaries of {format_bytes(needed)} in all do not fit in the "
-        f"budgets: GPU {format_bytes(budget.gpu)}, CPU {format_bytes(budget.cpu)}, "
+        f"{len(kept)} boundaries of {format_bytes(needed)} in all{block} do not fit in "
+        f"the budgets: GPU {format_bytes(budget.gpu)}, CPU {format_bytes(budget.cpu)}, "
         f"NVMe {format_bytes(budget.nvme)}; raise one or keep fewer boundaries"
     )

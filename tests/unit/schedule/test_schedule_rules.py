@@ -1,0 +1,66 @@
+"""Heuristics as plans: which boundaries they keep, and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.schedule.check import check
+from lazytrain.schedule.heuristics import (
+    fixed_interval,
+    greedy,
+    keep_all,
+    recompute_all,
+    sqrt_l,
+)
+from lazytrain.schedule.instance import Budget, Options
+
+
+def letters(plan):
+    """Return homes as one string of G, C, N, R."""
+    return "".join(home.value[0] for home in plan.homes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (keep_all, "ggccnng"),
+        (recompute_all, "grrrrrg"),
+        (sqrt_l, "grrgrrg"),
+        (lambda i: fixed_interval(i, 2), "grgrcrg"),
+        (lambda i: fixed_interval(i, 99), "grrrrrg"),
+    ],
+)
+def test_rules_fill_the_fastest_tier_first(make_instance, rule, expected):
+    instance = make_instance(budget_bytes=Budget(gpu=300, cpu=200, nvme=200))
+    plan = rule(instance)
+    check(plan, instance).raise_if_violated()
+    assert letters(plan) == expected
+
+
+def test_greedy_keeps_the_dearest_first(make_instance):
+    instance = make_instance(
+        rho_s=(1.0, 9.0, 1.0, 8.0, 1.0, 1.0),
+        budget_bytes=Budget(gpu=400, cpu=0, nvme=0),
+    )
+    assert letters(greedy(instance)) == "grgrgrg"
+
+
+def test_rules_respect_deadlines_and_blocks(make_instance):
+    instance = make_instance(
+        max_block=3,
+        options=Options(read_deadline="block", transient=True),
+        budget_bytes=Budget(gpu=400, cpu=300, nvme=0),
+    )
+    for rule in (recompute_all, sqrt_l, greedy):
+        check(rule(instance), instance).raise_if_violated()
+
+
+def test_what_fits_nowhere_is_an_error(make_instance):
+    small = make_instance(budget_bytes=Budget(gpu=200, cpu=100, nvme=0))
+    with pytest.raises(NoSchedule, match="7 boundaries of"):
+        keep_all(small)
+    with pytest.raises(InvalidInput, match="fixed-interval"):
+        fixed_interval(small, 0)
+    with pytest.raises(InvalidInput, match="max_block is 2"):
+        fixed_interval(make_instance(max_block=2), 3)

@@ -41,7 +41,7 @@ smoke: $(BIN)/lazytrain
 	mkdir -p $(SMOKE)
 	ln -s $(CURDIR)/config $(CURDIR)/profiles $(SMOKE)/
 	snakemake --cores all --directory $(SMOKE) --configfile config/smoke.yaml
-	snakemake --directory $(SMOKE) --configfile config/smoke.yaml --report $(SMOKE)/report.zip
+	snakemake --directory $(SMOKE) --configfile config/smoke.yaml --report report.zip
 
 claims: $(BIN)/lazytrain
 	lazytrain claims > /dev/null

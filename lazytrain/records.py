@@ -305,6 +305,10 @@ class EvalRecord(Contract):
     stands_for: str
     accelerator: str
     device: str
+    status: Literal["ok", "oom", "host_oom", "not_run"] = Field(
+        default="ok", description="of the training; only `ok` left a model to evaluate"
+    )
+    reason: str | None = None
     num_rows: int
     exact_match: float
     by_type: dict[str, tuple[int, int]] = Field(description="correct, total")

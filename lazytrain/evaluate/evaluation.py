@@ -147,3 +147,27 @@ def evaluation_record(
         provenance=provenance,
         predictions=tuple(after),
     )
+
+
+def record_without_model(
+    run: RunRecord, split_sha256: str, provenance: Provenance
+) -> EvalRecord:
+    """Return the record of a run that ended without a model: no row was answered."""
+    return EvalRecord(
+        system=run.system,
+        scale=run.scale,
+        model=run.model,
+        stands_for=run.stands_for,
+        accelerator=run.accelerator,
+        device=provenance.device,
+        status=run.status,
+        reason=run.reason,
+        num_rows=0,
+        exact_match=0.0,
+        by_type={},
+        majority_baseline=0.0,
+        distinct_answers=0,
+        split_sha256=split_sha256,
+        provenance=provenance,
+        predictions=(),
+    )

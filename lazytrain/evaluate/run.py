@@ -19,6 +19,7 @@ from lazytrain.evaluate.evaluation import (
     evaluation_record,
     file_test_set,
     predict,
+    record_without_model,
     split_test_set,
 )
 from lazytrain.evaluate.initial import device_for, initial_model, load_model
@@ -54,6 +55,10 @@ def run_evaluation(request: Request) -> EvalRecord:
     run, record_path = _record(request)
     subject = Subject.of(run, request.weights)
     test = _test_set(request, subject)
+    if run is not None and run.status != "ok":
+        log.warning("nothing to evaluate: %s (%s)", run.status, run.reason)
+        provenance = collect(subject.accelerator, _made_from(request, record_path))
+        return record_without_model(run, test.sha256, provenance)
     device = device_for(subject.accelerator)
     model = load_model(request.weights, device)
     tokenizer = load_tokenizer(str(request.weights), model.config.vocab_size)
@@ -77,19 +82,11 @@ def run_evaluation(request: Request) -> EvalRecord:
 
 
 def _record(request: Request) -> tuple[RunRecord | None, Path | None]:
-    """Return the run's record and its place, if there is one.
-
-    Raises:
-        InvalidInput: If the run has no weights to evaluate.
-    """
+    """Return the run's record and its place, if there is one."""
     path = request.record or request.weights.parent / "record.json"
     if request.record is None and not path.is_file():
         return None, None
-    run = read(RunRecord, path)
-    if run.status != "ok":
-        remedy = f"the run ended without a model ({run.reason}); nothing to evaluate"
-        raise InvalidInput("status", run.status, remedy)
-    return run, path
+    return read(RunRecord, path), path
 
 
 def _test_set(request: Request, subject: Subject) -> TestSet:

@@ -9,6 +9,7 @@ from lazytrain.config import RunRow
 from lazytrain.records import Contract, EvalRecord
 from lazytrain.report.frames import (
     NOT_AVAILABLE,
+    STATUS_CELLS,
     Measured,
     Number,
     Printed,
@@ -37,8 +38,10 @@ class AccuracyRow(Contract):
     paper_exact_match_percent: Printed
 
 
-def _percent(value: float | None) -> str:
-    """Return a fraction in percent, or ``n/a``."""
+def _percent(record: EvalRecord | None, value: float | None) -> str:
+    """Return a fraction in percent, or why there is none."""
+    if record is not None and record.status != "ok":
+        return STATUS_CELLS[record.status]
     return NOT_AVAILABLE if value is None else fixed(100 * value, 2)
 
 
@@ -75,9 +78,11 @@ def _accuracy_row(
         system=system,
         device=record.device if record else NOT_AVAILABLE,
         num_rows=str(record.num_rows) if record else "",
-        exact_match_percent=_percent(record.exact_match if record else None),
-        exact_match_before_percent=_percent(record.before if record else None),
-        majority_answer_percent=_percent(record.majority_baseline if record else None),
+        exact_match_percent=_percent(record, record.exact_match if record else None),
+        exact_match_before_percent=_percent(record, record.before if record else None),
+        majority_answer_percent=_percent(
+            record, record.majority_baseline if record else None
+        ),
         distinct_answers=str(record.distinct_answers) if record else "",
         paper_exact_match_percent=printed.get((row.scale, system), "")
         if is_real

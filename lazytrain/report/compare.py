@@ -78,6 +78,7 @@ def measured_value(claim: Claim, evidence: Evidence, accelerator: str) -> float 
                 100 * record.exact_match
                 for record in evidence.evaluations
                 if (record.accelerator, record.scale) == (accelerator, scale)
+                and record.status == "ok"
             )
 
 

@@ -66,6 +66,9 @@ def gigabytes(value: int | None) -> float | None:
     return None if value is None else value / 1e9
 
 
+STATUS_CELLS = {"oom": "OOM", "host_oom": HOST_OOM, "not_run": NOT_RUN}
+
+
 def limit_cell(record: RunRecord | None) -> str | None:
     """Return the text of a run without a number, or None if it has one.
 
@@ -74,9 +77,8 @@ def limit_cell(record: RunRecord | None) -> str | None:
     """
     if record is None:
         return NOT_AVAILABLE
-    if record.status == "oom":
-        return "OOM" if record.batch == 1 else f"OOM@{record.batch}"
-    return {"host_oom": HOST_OOM, "not_run": NOT_RUN}.get(record.status)
+    cell = STATUS_CELLS.get(record.status)
+    return f"OOM@{record.batch}" if cell == "OOM" and record.batch > 1 else cell
 
 
 def measured_cell(record: RunRecord | None, value: float | None, decimals: int) -> str:

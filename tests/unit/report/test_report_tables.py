@@ -137,6 +137,16 @@ def test_table_4_prints_the_papers_values_beside_a_real_model(make_row, paper):
     assert shown[-1].paper_exact_match_percent == "88.95"
 
 
+def test_table_4_says_why_a_system_has_no_accuracy(make_row, make_evaluation, paper):
+    row = make_row(scale="7B", accelerator="cpu", model="7B-mini", table4=True)
+    record = make_evaluation(
+        "zero3-offload", status="not_run", num_rows=0, exact_match=0.0
+    )
+    cells = table4([row], [record], paper)[0]
+    assert cells.exact_match_percent == "not run"
+    assert cells.exact_match_before_percent == "not run"
+
+
 def test_csv_is_byte_stable_and_reads_back(make_row, make_record, paper, tmp_path):
     rows = table3([make_row()], [make_record()], paper)
     path = tmp_path / "table3.csv"

@@ -8,7 +8,8 @@ the reason and the remedy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from lazytrain.config import PipelineConfig, Purpose, RunRow
 from lazytrain.data.batches import Batch, BatchStream, batches
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import side_rows
-from lazytrain.errors import OutOfMemory
+from lazytrain.errors import LazyTrainError, OutOfMemory
 from lazytrain.executor.protocol import Engine
 from lazytrain.models.decoder import Decoder
 from lazytrain.profile.hardware import (
@@ -26,6 +27,7 @@ from lazytrain.profile.hardware import (
     gpu_cap_bytes,
     settings_for,
 )
+from lazytrain.profile.memory import gpu_memory_bytes
 from lazytrain.provenance import collect, device_name
 from lazytrain.records import (
     Contract,
@@ -46,7 +48,7 @@ from lazytrain.train.sinks import JsonLines, Sink, Sinks, Wandb, progress
 from lazytrain.train.source import Source, load_source
 from lazytrain.train.subprocess_run import KILLED, RunFailed, is_worker, start
 from lazytrain.train.weights_io import save_pretrained
-from lazytrain.units import GIB
+from lazytrain.units import GIB, format_bytes, parse_bytes
 
 log = logging.getLogger(__name__)
 # Initial weights are written out up to here; beyond, their seed says it all.
@@ -193,8 +195,7 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
     plan = read(Plan, request.plan) if request.plan is not None else None
     _check_memory(request, source, plan)
     data = load_data(request, source.tokenizer)
-    engine = build_engine(row, config, plan, source)
-    try:
+    with _closing(build_engine(row, config, plan, source)) as engine:
         if request.purpose == "quality":
             _save_initial(request, engine, source)
         with Sinks(*_sinks(request)) as sinks:
@@ -202,9 +203,38 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
             outcome = loop.run(data.train)
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
-        return _record(request, _results(request, engine, outcome, plan, data))
-    finally:
-        engine.close()
+        found = _results(request, engine, outcome, plan, data)
+        return _record(request, found | _over_host_cap(request, engine))
+
+
+@contextmanager
+def _closing(engine: Engine) -> Iterator[Engine]:
+    """Close an engine; a failure to close never hides what went wrong before."""
+    try:
+        yield engine
+    except BaseException:
+        try:
+            engine.close()
+        except (RuntimeError, LazyTrainError) as error:
+            log.warning("the engine did not close cleanly: %s", error)
+        raise
+    engine.close()
+
+
+def _over_host_cap(request: RunRequest, engine: Engine) -> dict[str, Any]:
+    """Return ``host_oom`` for a run that took more than a configured host memory."""
+    budgets = settings_for(request.config, request.row.accelerator).budgets
+    if budgets.host_capacity == "auto":
+        return {}
+    limit = parse_bytes(budgets.host_capacity, "host_capacity")
+    peak = engine.peaks().host_bytes
+    if peak <= limit:
+        return {}
+    reason = (
+        f"peak resident set {format_bytes(peak)} is over the host_capacity of "
+        f"{format_bytes(limit)}"
+    )
+    return {"status": "host_oom", "reason": reason, "requested_bytes": peak}
 
 
 def _check_memory(request: RunRequest, source: Source, plan: Plan | None) -> None:
@@ -289,6 +319,9 @@ def _results(
             "tflops": timed.tflops(engine.num_parameters),
             "step_s": timed.step_s,
         }
+        body = settings_for(request.config, request.row.accelerator).executor.body
+        if body == "compile" and request.settings.warmup_steps > 0:
+            found["compile_s"] = max(0.0, outcome.steps[0].step_s - timed.step_s)
     if plan is not None:
         found |= {
             "plan_sha256": plan.sha256,
@@ -301,8 +334,6 @@ def _results(
 def _record(request: RunRequest, found: dict[str, Any]) -> RunRecord:
     """Return a record: the row, the machine, and what was found."""
     row = request.row
-    device = device_for(row.accelerator)
-    is_cuda = device.type == "cuda"
     made_from = {
         "split": sha256_file(request.split),
         "rows": sha256_file(request.rows),
@@ -319,9 +350,16 @@ def _record(request: RunRequest, found: dict[str, Any]) -> RunRecord:
         seq_len=row.seq_len,
         purpose=request.purpose,
         device=device_name(row.accelerator),
-        cap_bytes=gpu_cap_bytes(request.config, row.accelerator, device)
-        if is_cuda
-        else None,
+        cap_bytes=_cap_bytes(request),
         provenance=collect(row.accelerator, made_from),
         **found,
     )
+
+
+def _cap_bytes(request: RunRequest) -> int | None:
+    """Return the cap that a row ran under; None for a whole GPU, and for a CPU."""
+    device = device_for(request.row.accelerator)
+    if device.type != "cuda":
+        return None
+    cap = gpu_cap_bytes(request.config, request.row.accelerator, device)
+    return cap if cap < gpu_memory_bytes(device) else None

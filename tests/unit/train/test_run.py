@@ -102,6 +102,13 @@ def test_a_row_the_host_cannot_hold_says_what_it_asked_for(data, tmp_path):
     assert not (tmp_path / "steps.jsonl").exists()
 
 
+def test_a_row_that_outgrew_a_host_cap_says_its_peak(data, tmp_path):
+    # Above what the preflight counts, below what a process with torch takes.
+    record = run_row(request(data, tmp_path, budgets=Budgets(host_capacity="100MiB")))
+    assert record.status == "host_oom"
+    assert record.requested_bytes == record.host_peak_bytes
+
+
 def test_a_device_limit_in_a_step_is_a_result(data, tmp_path, monkeypatch):
     class Full:
         num_parameters = 0
@@ -114,6 +121,7 @@ def test_a_device_limit_in_a_step_is_a_result(data, tmp_path, monkeypatch):
 
         def close(self):
             self.closed = True
+            raise RuntimeError("the device is in an error state")
 
     engine = Full()
     monkeypatch.setattr(run_module, "build_engine", lambda *_: engine)

@@ -129,23 +129,26 @@ void update_fp32_state(const lt_job& job, const Block& b) {
   }
 }
 
-// Asks for 64 elements of the next block, so that memory works while codes are made.
-template <bool Fp32, int32_t M>
-inline void fetch_weights(const Block& b, int64_t i) {
-  const auto fetch = [&](const void* base, int64_t size) {
-    for (int64_t line = 0; line < size; ++line) {
-      const int64_t bytes = size * (kBlock + i) + 64 * line;
-      __builtin_prefetch(static_cast<const char*>(base) + bytes, 0, 2);
-    }
-  };
-  fetch(b.gradient, Fp32 ? 4 : 2);
-  fetch(b.weight, M == kFp32 ? 4 : 2);
-  if (M == kSplit) fetch(b.remainder, 2);
+inline void fetch(const void* base, int64_t size, int64_t i) {
+  for (int64_t line = 0; line < size; ++line) {
+    const int64_t bytes = size * (kBlock + i) + 64 * line;
+    __builtin_prefetch(static_cast<const char*>(base) + bytes, 0, 2);
+  }
 }
 
-inline void fetch_codes(const Block& b, int64_t i) {
-  __builtin_prefetch(b.exp_avg_code + kBlock + i, 0, 2);
-  __builtin_prefetch(b.exp_avg_sq_code + kBlock + i, 0, 2);
+// Each asks for 64 elements of the next block while codes are made, so that memory never
+// rests; two halves of like size, since a core has few lines in flight.
+template <bool Fp32, int32_t M>
+inline void fetch_first_half(const Block& b, int64_t i) {
+  fetch(b.gradient, Fp32 ? 4 : 2, i);
+  fetch(b.weight, M == kFp32 ? 4 : 2, i);
+}
+
+template <int32_t M>
+inline void fetch_second_half(const Block& b, int64_t i) {
+  if constexpr (M == kSplit) fetch(b.remainder, 2, i);
+  fetch(b.exp_avg_code, 1, i);
+  fetch(b.exp_avg_sq_code, 1, i);
 }
 
 // Encodes a block and returns its scale; `beside` runs once for every 64 elements.
@@ -200,11 +203,11 @@ void update_eight_bit(const lt_job& job, const Block& b) {
   const bool more = b.has_next;
   *b.exp_avg_scale =
       encode_block<true>(first, top1, b.count, b.exp_avg_code, [&](int64_t i) {
-        if (more) fetch_weights<Fp32, M>(b, i);
+        if (more) fetch_first_half<Fp32, M>(b, i);
       });
   *b.exp_avg_sq_scale =
       encode_block<false>(second, top2, b.count, b.exp_avg_sq_code, [&](int64_t i) {
-        if (more) fetch_codes(b, i);
+        if (more) fetch_second_half<M>(b, i);
       });
 }
 

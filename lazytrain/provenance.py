@@ -24,6 +24,7 @@ import psutil
 
 from lazytrain.records import Provenance, sha256_text
 
+COMMAND = "LAZYTRAIN_COMMAND"
 PACKAGES = (
     "lazytrain",
     "torch",
@@ -155,7 +156,12 @@ def _versions() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Return this process's command with paths relative to the working folder."""
+    """Return this process's command with paths relative to the working folder.
+
+    A process that was started for one run alone names the command behind it.
+    """
+    if COMMAND in os.environ:
+        return os.environ[COMMAND]
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     return shlex.join(words).replace(f"{Path.cwd()}/", "")
 

@@ -11,7 +11,7 @@ import typer
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
 
 if TYPE_CHECKING:
-    from lazytrain.train.run import RunRequest
+    from lazytrain.train.request import RunRequest
 
 app = typer.Typer(help=__doc__)
 
@@ -53,7 +53,8 @@ def run(
 ) -> None:
     """Run one row: record.json, steps.jsonl and, for quality, the weights."""
     from lazytrain.profile.accelerator import resolve_accelerator
-    from lazytrain.train.run import RunRequest, run_row
+    from lazytrain.train.request import RunRequest
+    from lazytrain.train.run import run_row
 
     settings = load_yaml(PipelineConfig, config)
     sheet = load_runs(Path(settings.runs))

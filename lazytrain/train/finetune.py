@@ -36,7 +36,8 @@ from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.train.lock import hold_accelerator
-from lazytrain.train.run import RunRequest, guarded, train_source
+from lazytrain.train.request import RunRequest
+from lazytrain.train.run import guarded, train_source
 from lazytrain.train.source import RANDOM, Source, load_source
 
 log = logging.getLogger(__name__)

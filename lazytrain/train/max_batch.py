@@ -20,7 +20,8 @@ from lazytrain.records import HardwareProfile, LayerProfile, RunRecord, write
 from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.train.build import PLANNED
-from lazytrain.train.run import RunRequest, run_in_process_of_its_own, run_row
+from lazytrain.train.request import RunRequest
+from lazytrain.train.run import run_in_process_of_its_own, run_row
 
 log = logging.getLogger(__name__)
 MAX_PROBES = 4

@@ -8,16 +8,10 @@ the reason and the remedy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from lazytrain.config import PipelineConfig, Purpose, RunRow
-from lazytrain.data.batches import Batch, BatchStream, batches
-from lazytrain.data.rows import Row, read_rows
-from lazytrain.data.split import side_rows
 from lazytrain.errors import LazyTrainError, OutOfMemory
 from lazytrain.executor.protocol import Engine
 from lazytrain.models.decoder import Decoder
@@ -27,101 +21,24 @@ from lazytrain.profile.hardware import (
     gpu_cap_bytes,
     settings_for,
 )
-from lazytrain.profile.memory import gpu_memory_bytes
-from lazytrain.provenance import collect, device_name
-from lazytrain.records import (
-    Contract,
-    RunRecord,
-    SplitManifest,
-    read,
-    sha256_file,
-    write,
-)
+from lazytrain.records import RunRecord, read, write
 from lazytrain.schedule.plan import Plan
 from lazytrain.train import capacity
 from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
 from lazytrain.train.build import PLANNED, build_engine, optimizer_for
 from lazytrain.train.lock import hold_accelerator
 from lazytrain.train.loop import Loop, check_purpose
-from lazytrain.train.measure import Outcome
+from lazytrain.train.record import over_host_cap, record_of, results_of
+from lazytrain.train.request import RunRequest, load_data
 from lazytrain.train.sinks import JsonLines, Sink, Sinks, Wandb, progress
 from lazytrain.train.source import Source, load_source
 from lazytrain.train.subprocess_run import KILLED, RunFailed, is_worker, start
 from lazytrain.train.weights_io import save_pretrained
-from lazytrain.units import GIB, format_bytes, parse_bytes
+from lazytrain.units import GIB
 
 log = logging.getLogger(__name__)
 # Initial weights are written out up to here; beyond, their seed says it all.
 INITIAL_WEIGHTS_BYTES = GIB
-
-
-class RunRequest(Contract):
-    """Everything one run needs; travels as JSON into a process of its own."""
-
-    row: RunRow
-    config: PipelineConfig
-    purpose: Literal["throughput", "quality"]
-    split: Path
-    rows: Path
-    out: Path
-    plan: Path | None = None
-
-    @property
-    def settings(self) -> Purpose:
-        """Steps and learning rate of the purpose."""
-        accelerator = settings_for(self.config, self.row.accelerator)
-        return getattr(accelerator, self.purpose)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class Data:
-    """Training batches, held-out batches, and the manifest they come from."""
-
-    train: BatchStream
-    held_out: Sequence[Batch]
-    manifest: SplitManifest
-
-
-def load_data(request: RunRequest, tokenizer: Any) -> Data:
-    """Return seeded training batches and, for quality, held-out ones.
-
-    A throughput run pads every row to ``seq_len``: each batch is then the same work.
-    """
-    rows = read_rows(request.rows)
-    manifest = read(SplitManifest, request.split)
-    is_quality = request.purpose == "quality"
-    train = batches(
-        side_rows(rows, manifest.train),
-        tokenizer,
-        batch=request.row.batch,
-        seq_len=request.row.seq_len,
-        seed=request.config.seed,
-        pad_to="longest" if is_quality else "max",
-        allow_truncation=request.config.allow_truncation,
-    )
-    test = side_rows(rows, manifest.test)[: request.settings.eval_rows]
-    held_out = _held_out(request, test, tokenizer) if is_quality else []
-    return Data(train, held_out, manifest)
-
-
-def _held_out(
-    request: RunRequest, rows: Sequence[Row], tokenizer: Any
-) -> Sequence[Batch]:
-    """Return the held-out rows as full batches; a plan knows one batch size only."""
-    batch = request.row.batch
-    if len(rows) < batch:
-        log.warning("no evaluation loss: %d held-out rows fill no batch", len(rows))
-        return []
-    stream = batches(
-        rows,
-        tokenizer,
-        batch=batch,
-        seq_len=request.row.seq_len,
-        seed=0,
-        epochs=1,
-        allow_truncation=request.config.allow_truncation,
-    )
-    return list(stream)
 
 
 def run_row(request: RunRequest) -> RunRecord:
@@ -135,7 +52,7 @@ def run_row(request: RunRequest) -> RunRecord:
     row = request.row
     reason = why_not(row.system, row.accelerator)
     if reason is not None:
-        record = _record(request, {"status": "not_run", "reason": reason})
+        record = record_of(request, {"status": "not_run", "reason": reason})
     elif row.system in DEEPSPEED_SYSTEMS and not is_worker():
         record = run_in_process_of_its_own(request)
     else:
@@ -161,7 +78,7 @@ def run_in_process_of_its_own(request: RunRequest) -> RunRecord:
         return read(RunRecord, path)
     if code == KILLED:
         reason = "the process was killed, as the kernel does when memory runs out"
-        return _record(request, {"status": "host_oom", "reason": reason})
+        return record_of(request, {"status": "host_oom", "reason": reason})
     raise RunFailed(f"{request.row.system}: its process ended with code {code}")
 
 
@@ -174,7 +91,7 @@ def guarded(request: RunRequest, train: Callable[[RunRequest], RunRecord]) -> Ru
         if hit is None:
             raise
         log.warning("%s: %s", hit.status, hit.reason)
-        return _record(
+        return record_of(
             request,
             {
                 "status": hit.status,
@@ -203,8 +120,8 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
             outcome = loop.run(data.train)
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
-        found = _results(request, engine, outcome, plan, data)
-        return _record(request, found | _over_host_cap(request, engine))
+        found = results_of(request, engine, outcome, plan, data)
+        return record_of(request, found | over_host_cap(request, engine))
 
 
 @contextmanager
@@ -219,22 +136,6 @@ def _closing(engine: Engine) -> Iterator[Engine]:
             log.warning("the engine did not close cleanly: %s", error)
         raise
     engine.close()
-
-
-def _over_host_cap(request: RunRequest, engine: Engine) -> dict[str, Any]:
-    """Return ``host_oom`` for a run that took more than a configured host memory."""
-    budgets = settings_for(request.config, request.row.accelerator).budgets
-    if budgets.host_capacity == "auto":
-        return {}
-    limit = parse_bytes(budgets.host_capacity, "host_capacity")
-    peak = engine.peaks().host_bytes
-    if peak <= limit:
-        return {}
-    reason = (
-        f"peak resident set {format_bytes(peak)} is over the host_capacity of "
-        f"{format_bytes(limit)}"
-    )
-    return {"status": "host_oom", "reason": reason, "requested_bytes": peak}
 
 
 def _check_memory(request: RunRequest, source: Source, plan: Plan | None) -> None:
@@ -278,88 +179,3 @@ def _save_initial(request: RunRequest, engine: Engine, source: Source) -> None:
     is_small = engine.num_parameters * 4 <= INITIAL_WEIGHTS_BYTES
     if source.state_dict is None and is_small:
         _save(request.out / "initial", engine, source)
-
-
-def _results(
-    request: RunRequest,
-    engine: Engine,
-    outcome: Outcome,
-    plan: Plan | None,
-    data: Data,
-) -> dict[str, Any]:
-    """Return the fields that a completed run adds to its record."""
-    timed, peaks = outcome.timed, engine.peaks()
-    if data.train.counts:
-        log.warning("rows dropped or cut: %s", data.train.counts)
-    found: dict[str, Any] = {
-        "status": "ok",
-        "num_parameters": engine.num_parameters,
-        "num_steps": len(outcome.steps),
-        "warmup_steps": request.settings.warmup_steps,
-        "gpu_peak_bytes": peaks.gpu_bytes,
-        "host_peak_bytes": peaks.host_bytes,
-        "first_loss": next(iter(outcome.losses), None),
-        "last_loss": next(reversed(outcome.losses), None),
-        "eval_loss": outcome.eval_loss,
-        "skipped_steps": outcome.skipped_steps,
-        "master": engine.master,
-        "optimizer_state": engine.optimizer_state,
-        "kernel": engine.kernel,
-        "exposed_s": outcome.timed_breakdown_s,
-        "seeds": {
-            "weights": request.config.seed,
-            "order": request.config.seed,
-            "split": data.manifest.seed,
-        },
-    }
-    if timed is not None:
-        found |= {
-            "tokens_per_s": timed.tokens_per_s,
-            "padded_tokens_per_s": timed.padded_tokens_per_s,
-            "tflops": timed.tflops(engine.num_parameters),
-            "step_s": timed.step_s,
-        }
-        body = settings_for(request.config, request.row.accelerator).executor.body
-        if body == "compile" and request.settings.warmup_steps > 0:
-            found["compile_s"] = max(0.0, outcome.steps[0].step_s - timed.step_s)
-    if plan is not None:
-        found |= {
-            "plan_sha256": plan.sha256,
-            "solve_status": plan.solve.status,
-            "solve_gap": plan.solve.gap,
-        }
-    return found
-
-
-def _record(request: RunRequest, found: dict[str, Any]) -> RunRecord:
-    """Return a record: the row, the machine, and what was found."""
-    row = request.row
-    made_from = {
-        "split": sha256_file(request.split),
-        "rows": sha256_file(request.rows),
-    }
-    if request.plan is not None:
-        made_from["plan"] = sha256_file(request.plan)
-    return RunRecord(
-        system=row.system,
-        scale=row.scale,
-        model=row.model,
-        stands_for=row.stands_for,
-        accelerator=row.accelerator,
-        batch=row.batch,
-        seq_len=row.seq_len,
-        purpose=request.purpose,
-        device=device_name(row.accelerator),
-        cap_bytes=_cap_bytes(request),
-        provenance=collect(row.accelerator, made_from),
-        **found,
-    )
-
-
-def _cap_bytes(request: RunRequest) -> int | None:
-    """Return the cap that a row ran under; None for a whole GPU, and for a CPU."""
-    device = device_for(request.row.accelerator)
-    if device.type != "cuda":
-        return None
-    cap = gpu_cap_bytes(request.config, request.row.accelerator, device)
-    return cap if cap < gpu_memory_bytes(device) else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from lazytrain.errors import LazyTrainError
+from lazytrain.provenance import COMMAND, command_line
 from lazytrain.records import write
 
 WORKER = "LAZYTRAIN_WORKER"
@@ -33,7 +34,11 @@ def start(path: Path, request: BaseModel) -> int:
     must not spin, or they take the cores from the optimizer.
     """
     write(request, path)
-    environment = os.environ | {WORKER: "1", "OMP_WAIT_POLICY": "passive"}
+    environment = os.environ | {
+        WORKER: "1",
+        COMMAND: command_line(),
+        "OMP_WAIT_POLICY": "passive",
+    }
     command = [sys.executable, "-m", "lazytrain.train.worker", str(path)]
     try:
         done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from lazytrain.errors import LazyTrainError
 from lazytrain.records import read
-from lazytrain.train.run import RunRequest, run_row
+from lazytrain.train.request import RunRequest
+from lazytrain.train.run import run_row
 
 
 def main(arguments: list[str]) -> int:

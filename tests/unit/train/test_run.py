@@ -21,7 +21,8 @@ from lazytrain.data.synthetic import generate
 from lazytrain.errors import InvalidInput
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.train import run as run_module
-from lazytrain.train.run import RunRequest, run_row
+from lazytrain.train.request import RunRequest
+from lazytrain.train.run import run_row
 
 
 @pytest.fixture(scope="module")

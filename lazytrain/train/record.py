@@ -1,0 +1,119 @@
+"""What a run leaves: a record made of the row, the machine, and what was found."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from lazytrain.executor.protocol import Engine
+from lazytrain.profile.hardware import device_for, gpu_cap_bytes, settings_for
+from lazytrain.profile.memory import gpu_memory_bytes
+from lazytrain.provenance import collect, device_name
+from lazytrain.records import RunRecord, sha256_file
+from lazytrain.schedule.plan import Plan
+from lazytrain.train.measure import Outcome
+from lazytrain.train.request import Data, RunRequest
+from lazytrain.units import format_bytes, parse_bytes
+
+log = logging.getLogger(__name__)
+
+
+def results_of(
+    request: RunRequest,
+    engine: Engine,
+    outcome: Outcome,
+    plan: Plan | None,
+    data: Data,
+) -> dict[str, Any]:
+    """Return the fields that a completed run adds to its record."""
+    timed, peaks = outcome.timed, engine.peaks()
+    if data.train.counts:
+        log.warning("rows dropped or cut: %s", data.train.counts)
+    found: dict[str, Any] = {
+        "status": "ok",
+        "num_parameters": engine.num_parameters,
+        "num_steps": len(outcome.steps),
+        "warmup_steps": request.settings.warmup_steps,
+        "gpu_peak_bytes": peaks.gpu_bytes,
+        "host_peak_bytes": peaks.host_bytes,
+        "first_loss": next(iter(outcome.losses), None),
+        "last_loss": next(reversed(outcome.losses), None),
+        "eval_loss": outcome.eval_loss,
+        "skipped_steps": outcome.skipped_steps,
+        "master": engine.master,
+        "optimizer_state": engine.optimizer_state,
+        "kernel": engine.kernel,
+        "exposed_s": outcome.timed_breakdown_s,
+        "seeds": {
+            "weights": request.config.seed,
+            "order": request.config.seed,
+            "split": data.manifest.seed,
+        },
+    }
+    if timed is not None:
+        found |= {
+            "tokens_per_s": timed.tokens_per_s,
+            "padded_tokens_per_s": timed.padded_tokens_per_s,
+            "tflops": timed.tflops(engine.num_parameters),
+            "step_s": timed.step_s,
+        }
+        body = settings_for(request.config, request.row.accelerator).executor.body
+        if body == "compile" and request.settings.warmup_steps > 0:
+            found["compile_s"] = max(0.0, outcome.steps[0].step_s - timed.step_s)
+    if plan is not None:
+        found |= {
+            "plan_sha256": plan.sha256,
+            "solve_status": plan.solve.status,
+            "solve_gap": plan.solve.gap,
+        }
+    return found
+
+
+def record_of(request: RunRequest, found: dict[str, Any]) -> RunRecord:
+    """Return a record: the row, the machine, and what was found."""
+    row = request.row
+    made_from = {
+        "split": sha256_file(request.split),
+        "rows": sha256_file(request.rows),
+    }
+    if request.plan is not None:
+        made_from["plan"] = sha256_file(request.plan)
+    return RunRecord(
+        system=row.system,
+        scale=row.scale,
+        model=row.model,
+        stands_for=row.stands_for,
+        accelerator=row.accelerator,
+        batch=row.batch,
+        seq_len=row.seq_len,
+        purpose=request.purpose,
+        device=device_name(row.accelerator),
+        cap_bytes=_cap_bytes(request),
+        provenance=collect(row.accelerator, made_from),
+        **found,
+    )
+
+
+def _cap_bytes(request: RunRequest) -> int | None:
+    """Return the cap that a row ran under; None for a whole GPU, and for a CPU."""
+    device = device_for(request.row.accelerator)
+    if device.type != "cuda":
+        return None
+    cap = gpu_cap_bytes(request.config, request.row.accelerator, device)
+    return cap if cap < gpu_memory_bytes(device) else None
+
+
+def over_host_cap(request: RunRequest, engine: Engine) -> dict[str, Any]:
+    """Return ``host_oom`` for a run that took more than a configured host memory."""
+    budgets = settings_for(request.config, request.row.accelerator).budgets
+    if budgets.host_capacity == "auto":
+        return {}
+    limit = parse_bytes(budgets.host_capacity, "host_capacity")
+    peak = engine.peaks().host_bytes
+    if peak <= limit:
+        return {}
+    reason = (
+        f"peak resident set {format_bytes(peak)} is over the host_capacity of "
+        f"{format_bytes(limit)}"
+    )
+    return {"status": "host_oom", "reason": reason, "requested_bytes": peak}

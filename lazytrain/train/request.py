@@ -1,0 +1,87 @@
+"""One run as a request that can travel into a process of its own, and its data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lazytrain.config import PipelineConfig, Purpose, RunRow
+from lazytrain.data.batches import Batch, BatchStream, batches
+from lazytrain.data.rows import Row, read_rows
+from lazytrain.data.split import side_rows
+from lazytrain.profile.hardware import settings_for
+from lazytrain.records import Contract, SplitManifest, read
+
+log = logging.getLogger(__name__)
+
+
+class RunRequest(Contract):
+    """Everything one run needs; travels as JSON into a process of its own."""
+
+    row: RunRow
+    config: PipelineConfig
+    purpose: Literal["throughput", "quality"]
+    split: Path
+    rows: Path
+    out: Path
+    plan: Path | None = None
+
+    @property
+    def settings(self) -> Purpose:
+        """Steps and learning rate of the purpose."""
+        accelerator = settings_for(self.config, self.row.accelerator)
+        return getattr(accelerator, self.purpose)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training batches, held-out batches, and the manifest they come from."""
+
+    train: BatchStream
+    held_out: Sequence[Batch]
+    manifest: SplitManifest
+
+
+def load_data(request: RunRequest, tokenizer: Any) -> Data:
+    """Return seeded training batches and, for quality, held-out ones.
+
+    A throughput run pads every row to ``seq_len``: each batch is then the same work.
+    """
+    rows = read_rows(request.rows)
+    manifest = read(SplitManifest, request.split)
+    is_quality = request.purpose == "quality"
+    train = batches(
+        side_rows(rows, manifest.train),
+        tokenizer,
+        batch=request.row.batch,
+        seq_len=request.row.seq_len,
+        seed=request.config.seed,
+        pad_to="longest" if is_quality else "max",
+        allow_truncation=request.config.allow_truncation,
+    )
+    test = side_rows(rows, manifest.test)[: request.settings.eval_rows]
+    held_out = _held_out(request, test, tokenizer) if is_quality else []
+    return Data(train, held_out, manifest)
+
+
+def _held_out(
+    request: RunRequest, rows: Sequence[Row], tokenizer: Any
+) -> Sequence[Batch]:
+    """Return the held-out rows as full batches; a plan knows one batch size only."""
+    batch = request.row.batch
+    if len(rows) < batch:
+        log.warning("no evaluation loss: %d held-out rows fill no batch", len(rows))
+        return []
+    stream = batches(
+        rows,
+        tokenizer,
+        batch=batch,
+        seq_len=request.row.seq_len,
+        seed=0,
+        epochs=1,
+        allow_truncation=request.config.allow_truncation,
+    )
+    return list(stream)

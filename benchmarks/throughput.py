@@ -67,6 +67,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--body", default="compile")
     parser.add_argument("--state", choices=("fp32", "8bit"), default="fp32")
     parser.add_argument("--kernel", default="auto")
+    parser.add_argument("--attention", default="cudnn")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--slots", type=int, default=3)
     parser.add_argument("--distance", type=int, default=2)
@@ -208,7 +209,9 @@ def main() -> None:
         settings,
         dtype=torch.bfloat16,
         device=torch.device("cuda"),
-        options=EngineOptions(body=args.body, kernel=args.kernel),
+        options=EngineOptions(
+            body=args.body, kernel=args.kernel, attention=args.attention
+        ),
     )
     build_s = time.perf_counter() - start
     record = {

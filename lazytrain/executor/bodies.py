@@ -7,6 +7,7 @@ shapes but other behaviour (sliding window, linear attention) have bodies of the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lazytrain.errors import InvalidInput, MissingExtra
 from lazytrain.models.decoder import Decoder
@@ -99,11 +101,44 @@ def _own_code(function: Body, name: str) -> Body:
     )
 
 
-def compiled_body(body: Body, layer_type: str, save_level: str) -> Body:
+# Attention backends by preference; tracing fixes the first one that can run.
+ATTENTION = {
+    "flash": [SDPBackend.FLASH_ATTENTION],
+    "cudnn": [SDPBackend.CUDNN_ATTENTION],
+}
+FALLBACKS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def attention_order(attention: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which this backend is tried first.
+
+    ``auto`` leaves torch's own order.
+
+    Raises:
+        InvalidInput: If the name is unknown.
+    """
+    if attention == "auto":
+        return contextlib.nullcontext()
+    if attention not in ATTENTION:
+        remedy = f"choose auto or one of {', '.join(ATTENTION)}"
+        raise InvalidInput("attention", attention, remedy)
+    first = ATTENTION[attention]
+    order = first + [backend for backend in FALLBACKS if backend not in first]
+    context: contextlib.AbstractContextManager[None]
+    context = sdpa_kernel(order, set_priority=True)
+    return context
+
+
+def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) -> Body:
     """Compile a body for one save level.
 
     The partitioner reads its budget while it compiles, which is at the first call; so
-    the first call runs inside the patched configuration.
+    the first call runs inside the patched configuration. The attention backend is
+    fixed by the same tracing.
     """
     from torch._functorch import config as functorch_config
 
@@ -118,7 +153,11 @@ def compiled_body(body: Body, layer_type: str, save_level: str) -> Body:
     def call(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
         if h.shape in seen:
             return compiled(h, cos, sin, weights)
-        with functorch_config.patch(activation_memory_budget=budget):
+        # The graph cache's key knows nothing of the attention backend.
+        patched = functorch_config.patch(
+            activation_memory_budget=budget, enable_autograd_cache=False
+        )
+        with patched, attention_order(attention):
             result = compiled(h, cos, sin, weights)
         seen.add(h.shape)
         return result
@@ -133,15 +172,21 @@ class Bodies:
         decoder: The model.
         names: Parameter names per layer type.
         kind: ``eager``, ``compile`` or ``liger``.
+        attention: ``auto``, ``flash`` or ``cudnn``, for compiled bodies.
 
     Raises:
         InvalidInput: If a save level needs a compiled body, or dropout is on.
     """
 
     def __init__(
-        self, decoder: Decoder, names: Mapping[str, Sequence[str]], kind: str
+        self,
+        decoder: Decoder,
+        names: Mapping[str, Sequence[str]],
+        kind: str,
+        attention: str = "cudnn",
     ) -> None:
         self.kind = kind
+        self._attention = attention
         self._plain: dict[str, Body] = {}
         self._compiled: dict[tuple[str, str], Body] = {}
         for layer_type, order in names.items():
@@ -179,6 +224,6 @@ class Bodies:
         if key not in self._compiled:
             level = save_level if graph else "inputs"
             self._compiled[key] = compiled_body(
-                self._plain[layer_type], layer_type, level
+                self._plain[layer_type], layer_type, level, self._attention
             )
         return self._compiled[key]

@@ -30,6 +30,7 @@ from lazytrain.executor.layers import LayerRunner
 from lazytrain.executor.loss import HeadLoss
 from lazytrain.executor.memory import (
     boundary_homes,
+    device_memory_for,
     host_arena,
     shared_sums,
     sizes_of,
@@ -62,6 +63,9 @@ class EngineOptions:
         poison: Fill released buffers with NaN.
         delay: Called before each copy, to slow it down.
         kernel: Optimizer kernel, as :class:`lazytrain.optim.adamw.HostAdamW` has it.
+        attention: Attention backend of compiled bodies: ``cudnn``, ``flash`` or
+            ``auto``. cuDNN's was the faster one on Hopper; where it cannot run, the
+            next one does.
     """
 
     body: str | None = None
@@ -69,6 +73,7 @@ class EngineOptions:
     poison: bool = False
     delay: Any = None
     kernel: str = "auto"
+    attention: str = "cudnn"
 
 
 @dataclass
@@ -150,7 +155,8 @@ class StreamingEngine:
         self.master = self._optimizer.master
         self.optimizer_state = self._optimizer.state_format
         self.kernel = self._optimizer.kernel
-        self._machinery = self._make_machinery(tier)
+        with device_memory_for("allocating the plan's buffers"):
+            self._machinery = self._make_machinery(tier)
         self._make_schedule(settings)
 
     def _buffers(self, kind: str) -> dict[str, Tensor]:
@@ -173,6 +179,8 @@ class StreamingEngine:
             for name, view in views.items():
                 view.copy_(source[name])
         gc.collect()
+        if self._streams.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _make_machinery(self, tier: Store | None) -> Machinery:
         plan, sizes, streams = self.plan, self._sizes, self._streams
@@ -207,7 +215,6 @@ class StreamingEngine:
             LayerRunner(self._bodies(), self._type_layouts(), Rebinder(resolve)),
             self._head(),
             self._gradient_sums(),
-            torch.zeros(sizes.wave.numel, dtype=dtype, device=device),
             torch.zeros((), dtype=torch.float64, device=device),
             RotaryCache(self.decoder, device, dtype),
         )
@@ -227,7 +234,7 @@ class StreamingEngine:
             for part in self.decoder.parts
             if part.kind == "layer"
         }
-        return Bodies(self.decoder, names, body)
+        return Bodies(self.decoder, names, body, self._options.attention)
 
     def _head(self) -> HeadLoss:
         tensors = self.decoder.parts[-1].tensors
@@ -305,7 +312,8 @@ class StreamingEngine:
             runner = StepRunner(
                 self._machinery, trip, name, timeline, 1.0 / batch.num_supervised
             )
-            runner.run(waves)
+            with device_memory_for(f"running {name}"):
+                runner.run(waves)
             self._end = streams.ticket(f"{name} end")
             self._end.record(streams.compute)
             job = self._update_job(runner, batch, learning_rate, name)

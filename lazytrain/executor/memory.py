@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -16,7 +19,7 @@ from lazytrain.executor.step import wave_rows
 from lazytrain.executor.streams import Streams
 from lazytrain.models.decoder import EMBEDDING, HEAD, Decoder
 from lazytrain.schedule.plan import Home, Plan
-from lazytrain.units import format_bytes
+from lazytrain.units import format_bytes, parse_bytes
 
 _BOUNCE_BUFFERS = 3
 
@@ -121,11 +124,24 @@ def shared_sums(sizes: Sizes, plan: Plan, *, tied: bool) -> list[frozenset[str]]
     return [layers] if tied else [layers, frozenset((EMBEDDING, HEAD))]
 
 
-def device_out_of_memory(error: Exception, what: str) -> OutOfMemory:
-    """Say what was being allocated when the device ran out."""
-    free, total = torch.cuda.mem_get_info()
-    detail = (
-        f"while {what}; {format_bytes(free)} of {format_bytes(total)} are free. "
-        f"Use a smaller batch or micro-batch, or plan with a lower gpu_cap ({error})"
-    )
-    return OutOfMemory("gpu", 0, detail)
+_ASKED = re.compile(r"Tried to allocate ([0-9.]+ [KMG]iB)")
+
+
+@contextlib.contextmanager
+def device_memory_for(what: str) -> Iterator[None]:
+    """Turn the allocator's error into one that says what was asked and what to do.
+
+    Raises:
+        OutOfMemory: ``gpu``, with the size of the request that failed.
+    """
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        match = _ASKED.search(str(error))
+        asked = parse_bytes(match[1]) if match else 0
+        free, total = torch.cuda.mem_get_info()
+        detail = (
+            f"while {what}; {format_bytes(free)} of {format_bytes(total)} are free. "
+            "Use a smaller batch or micro-batch, or plan with a lower gpu_cap"
+        )
+        raise OutOfMemory("gpu", asked, detail) from error

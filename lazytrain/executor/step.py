@@ -43,7 +43,6 @@ class Machinery:
     runner: LayerRunner
     head: HeadLoss
     sums: GradientSums
-    hidden_grad: Tensor
     loss_sum: Tensor
     rotary: RotaryCache
 
@@ -145,6 +144,9 @@ class StepRunner:
         self._is_first_wave = True
         self._is_last_wave = False
         self._projection: Tensor | None = None
+        # Gradients of the wave's hidden states, one per micro-batch. They live and die
+        # on the compute stream, so the allocator may own them.
+        self._hidden_grads: list[Tensor] = []
         self.gradients: dict[str, Ticket] = {}
 
     def run(self, waves: list[Wave]) -> None:
@@ -226,15 +228,9 @@ class StepRunner:
             output = run(place, boundaries.rows(layer, m))
             boundaries.rows(layer + 1, m).copy_(output)
 
-    def _hidden_grad(self, wave: Wave, micro_batch: int) -> Tensor:
-        shape = wave.shape
-        whole = self._m.hidden_grad[: shape.numel]
-        whole = whole.view(shape.rows, shape.tokens, shape.hidden)
-        first = micro_batch * shape.micro_batch
-        return whole[first : first + shape.micro_batch]
-
     def _loss(self, wave: Wave) -> None:
         last = self._m.plan.num_layers
+        self._hidden_grads.clear()
         with self._visit(HEAD, "loss") as flat:
             tensors = self._head_tensors(flat)
             for m in wave.micro_batches():
@@ -243,7 +239,7 @@ class StepRunner:
                     hidden, wave.targets[m], tensors, self._scale
                 )
                 self._m.loss_sum.add_(total)
-                self._hidden_grad(wave, m).copy_(grad)
+                self._hidden_grads.append(grad)
         self._m.boundaries.release(last)
         if self._is_last_wave:
             self.gradients[HEAD] = self._m.sums.drain(HEAD, self._name)
@@ -303,11 +299,11 @@ class StepRunner:
         for m in wave.micro_batches():
             place = self._place(wave, layer, m, flat)
             hidden = self._m.boundaries.rows(layer, m)
-            grad = self._hidden_grad(wave, m)
-            grad_input, grads = self._m.runner.backward(place, hidden, grad)
+            self._hidden_grads[m], grads = self._m.runner.backward(
+                place, hidden, self._hidden_grads[m]
+            )
             first = self._is_first_wave and m == 0
             self._m.sums.add(layer_part(layer), grads, first=first)
-            grad.copy_(grad_input)
 
     def _embedding_backward(self, wave: Wave) -> None:
         """Add each row of the hidden gradient to its token's sum, in fp32."""
@@ -316,7 +312,7 @@ class StepRunner:
             self._m.sums.zero(EMBEDDING)
         total = self._m.sums.sums(EMBEDDING)[0]
         for m, ids in enumerate(wave.ids.split(wave.shape.micro_batch)):
-            grad = self._hidden_grad(wave, m).flatten(0, 1).float()
+            grad = self._hidden_grads[m].flatten(0, 1).float()
             total.index_add_(0, ids.flatten(), grad)
         if self._is_last_wave:
             self.gradients[EMBEDDING] = self._m.sums.drain(EMBEDDING, self._name)

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from lazytrain.errors import LazyTrainError
+
 _POLL_S = 0.2
 
 
@@ -37,8 +39,11 @@ class Health:
         """Raise what a worker raised.
 
         Raises:
-            RuntimeError: With the worker's error as its cause.
+            LazyTrainError: The worker's own, if it is one a user can act on.
+            RuntimeError: With the worker's error as its cause, otherwise.
         """
+        if isinstance(self._error, LazyTrainError):
+            raise self._error
         if self._error is not None:
             raise RuntimeError("a streaming worker failed") from self._error
 

@@ -153,6 +153,9 @@ class Decoder:
         rotary = type(self._base.rotary_emb)(config=self.config).to(device)
         probe = torch.empty(1, seq_len, 1, dtype=dtype, device=device)
         positions = torch.arange(seq_len, device=device)[None]
+        if hasattr(rotary, "mrope_section"):
+            # One grid of positions per section; for text all three are the same.
+            positions = positions.expand(3, 1, seq_len)
         with torch.no_grad():
             cos, sin = rotary(probe, positions)
         return cos.contiguous(), sin.contiguous()

@@ -79,10 +79,15 @@ class OuterParts:
         return list(zip(states, targets, strict=True))
 
     def _chunk_loss(self, states: Tensor, targets: Tensor, head: Tensor) -> Tensor:
-        logits = functional.linear(self._norm(states), head).float()
-        return functional.cross_entropy(
-            logits, targets, ignore_index=IGNORE, reduction="sum"
+        # In the run's dtype, as the system does: in bf16, the log-probabilities that
+        # are kept until the backward take two bytes each.
+        losses = functional.cross_entropy(
+            functional.linear(self._norm(states), head),
+            targets,
+            ignore_index=IGNORE,
+            reduction="none",
         )
+        return losses.float().sum()
 
     def loss(
         self, hidden: Tensor, batch: Batch, chunk_tokens: int

@@ -32,11 +32,13 @@ class ZeroOptions:
     """What differs between the rows of this system.
 
     ``nvme_path`` puts optimizer state and parameters on a disk; ``liger`` replaces
-    Qwen2's kernels and fuses head and loss.
+    Qwen2's kernels and fuses head and loss. ``persistence_threshold`` is the size in
+    elements from which a parameter is partitioned and gathered; None: DeepSpeed's own.
     """
 
     nvme_path: str | None = None
     liger: bool = False
+    persistence_threshold: int | None = None
 
 
 def _offload(options: ZeroOptions, is_cuda: bool) -> dict[str, Any]:
@@ -51,6 +53,10 @@ def deepspeed_config(setup: EngineSetup, options: ZeroOptions) -> dict[str, Any]
     settings: OptimizerSettings = setup.optimizer
     is_cuda = setup.device.type == "cuda"
     target = _offload(options, is_cuda)
+    threshold: dict[str, Any] = {}
+    if options.persistence_threshold is not None:
+        name = "stage3_param_persistence_threshold"
+        threshold = {name: options.persistence_threshold}
     return {
         "train_micro_batch_size_per_gpu": setup.batch,
         "gradient_accumulation_steps": 1,
@@ -62,6 +68,7 @@ def deepspeed_config(setup: EngineSetup, options: ZeroOptions) -> dict[str, Any]
             "offload_param": target,
             "overlap_comm": is_cuda,
             "contiguous_gradients": True,
+            **threshold,
         },
         "optimizer": {
             "type": "AdamW",
@@ -119,7 +126,9 @@ class ZeroEngine:
             setup.state_dict,
         )
         model.config.use_cache = False
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # The other kind compares shapes on recomputation, and a parameter that was
+        # released in between has none.
+        model.gradient_checkpointing_enable({"use_reentrant": True})
         model.train()
         with one_build_at_a_time():
             self._engine, *_ = deepspeed.initialize(

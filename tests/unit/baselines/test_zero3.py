@@ -38,7 +38,7 @@ def batch(seed):
     labels = ids.clone()
     labels[1, :5] = -100
     return Batch(ids, labels, torch.tensor([8, 8]))
-engine = ZeroEngine(setup, ZeroOptions())
+engine = ZeroEngine(setup, ZeroOptions(persistence_threshold=int(sys.argv[1])))
 found = []
 for seed in range(3):
     step = engine.train_step(batch(seed), 1e-2).result()
@@ -67,9 +67,10 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-def test_zero3_takes_the_steps_of_clipped_adamw():
+@pytest.mark.parametrize("threshold", [0, 10**9], ids=["gathered", "persistent"])
+def test_zero3_takes_the_steps_of_clipped_adamw(threshold):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", SCRIPT, str(threshold)],
         capture_output=True,
         text=True,
         check=True,

@@ -7,7 +7,6 @@ norm, and AdamW on an fp32-exact master.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,37 +18,25 @@ from torch import Tensor
 
 from lazytrain.config import OptimizerSettings
 from lazytrain.data.batches import Batch
-from lazytrain.errors import InvalidInput, PlanMismatch
-from lazytrain.executor.bodies import Bodies
-from lazytrain.executor.boundaries import BoundaryStore
+from lazytrain.errors import InvalidInput
 from lazytrain.executor.evaluate import EvaluationRunner
-from lazytrain.executor.gradients import GradientSums
-from lazytrain.executor.handles import Rebinder
 from lazytrain.executor.itinerary import forward_visits, itinerary, step_visits
-from lazytrain.executor.layers import LayerRunner
-from lazytrain.executor.loss import HeadLoss
+from lazytrain.executor.loading import check_plan, fill_weights
+from lazytrain.executor.machinery import Choices, HostBuffers, make_machinery
 from lazytrain.executor.memory import (
     boundary_homes,
     device_memory_for,
     host_arena,
-    shared_sums,
     sizes_of,
 )
 from lazytrain.executor.optimizer import HostOptimizer
 from lazytrain.executor.protocol import Peaks, StepResult
 from lazytrain.executor.spill import Store
-from lazytrain.executor.step import (
-    Machinery,
-    RotaryCache,
-    StepRunner,
-    cut_waves,
-    wave_rows,
-)
+from lazytrain.executor.step import StepRunner, cut_waves, wave_rows
 from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.executor.timeline import Timeline
 from lazytrain.executor.updates import UpdateJob, UpdatePump
-from lazytrain.executor.weights import WeightStreamer
-from lazytrain.models.decoder import Decoder, PartShape
+from lazytrain.models.decoder import Decoder
 from lazytrain.schedule.plan import Plan
 
 
@@ -134,7 +121,7 @@ class StreamingEngine:
         self.plan = plan
         self.decoder = Decoder(model_config)
         self._options = options or EngineOptions()
-        _check_plan(plan, self.decoder)
+        check_plan(plan, self.decoder)
         self.num_parameters = self.decoder.num_parameters
         self._streams = Streams(device, self._options.delay)
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="homes")
@@ -143,7 +130,7 @@ class StreamingEngine:
         self._arena = host_arena(sizes, plan, pin=device.type == "cuda")
         self._host = self._buffers("weight")
         self._host_gradients = self._buffers("gradient")
-        self._fill_weights(seed, state_dict)
+        fill_weights(self.decoder, sizes.layouts, self._host, device, seed, state_dict)
         self._optimizer = HostOptimizer(
             plan,
             settings,
@@ -156,7 +143,19 @@ class StreamingEngine:
         self.optimizer_state = self._optimizer.state_format
         self.kernel = self._optimizer.kernel
         with device_memory_for("allocating the plan's buffers"):
-            self._machinery = self._make_machinery(tier)
+            self._machinery = make_machinery(
+                plan,
+                self.decoder,
+                sizes,
+                self._streams,
+                HostBuffers(self._host, self._host_gradients),
+                boundary_homes(
+                    plan, sizes, self._arena, self._streams, tier, self._workers
+                ),
+                Choices(
+                    self._options.body, self._options.attention, self._options.poison
+                ),
+            )
         self._make_schedule(settings)
 
     def _buffers(self, kind: str) -> dict[str, Tensor]:
@@ -165,102 +164,6 @@ class StreamingEngine:
             name: self._arena.buffer(f"{kind} {name}", dtype)
             for name in self._sizes.layouts
         }
-
-    def _fill_weights(self, seed: int, state_dict: Mapping[str, Tensor] | None) -> None:
-        """Initialise or load every part, one at a time."""
-        for part in self.decoder.parts:
-            views = self._sizes.layouts[part.name].named_views(self._host[part.name])
-            if state_dict is None:
-                source: Mapping[str, Tensor] = self.decoder.initial_tensors(
-                    part, seed, self._streams.device
-                )
-            else:
-                source = {n: _named(state_dict, part, n) for n in part.tensors}
-            for name, view in views.items():
-                view.copy_(source[name])
-        gc.collect()
-        if self._streams.device.type == "cuda":
-            torch.cuda.empty_cache()
-
-    def _make_machinery(self, tier: Store | None) -> Machinery:
-        plan, sizes, streams = self.plan, self._sizes, self._streams
-        poison, device, dtype = self._options.poison, streams.device, sizes.dtype
-        weights = WeightStreamer(
-            streams,
-            self._host,
-            sizes.layouts,
-            sizes.resident,
-            slots=plan.weight_slots,
-            chunk_bytes=plan.chunk_bytes,
-            poison=poison,
-        )
-        homes = boundary_homes(plan, sizes, self._arena, streams, tier, self._workers)
-        boundaries = BoundaryStore(
-            plan, streams, sizes.wave, dtype, homes, poison=poison
-        )
-
-        def resolve(owner: str) -> Tensor:
-            kind, _, index = owner.partition(".")
-            if kind == "boundary":
-                return boundaries.flat(int(index))
-            return weights.where(owner)
-
-        return Machinery(
-            plan,
-            self.decoder,
-            streams,
-            sizes.layouts,
-            weights,
-            boundaries,
-            LayerRunner(self._bodies(), self._type_layouts(), Rebinder(resolve)),
-            self._head(),
-            self._gradient_sums(),
-            torch.zeros((), dtype=torch.float64, device=device),
-            RotaryCache(self.decoder, device, dtype),
-        )
-
-    def _type_layouts(self) -> dict[str, Any]:
-        return {
-            part.layer_type: self._sizes.layouts[part.name]
-            for part in self.decoder.parts
-            if part.kind == "layer"
-        }
-
-    def _bodies(self) -> Bodies:
-        kinds = {template.body for template in self.plan.templates}
-        body = self._options.body or (kinds.pop() if len(kinds) == 1 else "eager")
-        names = {
-            part.layer_type: list(part.tensors)
-            for part in self.decoder.parts
-            if part.kind == "layer"
-        }
-        return Bodies(self.decoder, names, body, self._options.attention)
-
-    def _head(self) -> HeadLoss:
-        tensors = self.decoder.parts[-1].tensors
-        norm = [
-            name.removeprefix("model.norm.")
-            for name in tensors
-            if name.startswith("model.norm.")
-        ]
-        return HeadLoss(
-            self.decoder,
-            norm,
-            self.plan.loss_chunk_tokens,
-            self._streams.device,
-            self._sizes.dtype,
-        )
-
-    def _gradient_sums(self) -> GradientSums:
-        return GradientSums(
-            self._streams,
-            self._sizes.layouts,
-            self._host_gradients,
-            shared_sums(self._sizes, self.plan, tied=self.decoder.tied),
-            slots=self.plan.grad_slots,
-            slot_numel=self._sizes.slot_numel,
-            poison=self._options.poison,
-        )
 
     def _make_schedule(self, settings: OptimizerSettings) -> None:
         """Fix the order of uploads and updates, and start the updating thread."""
@@ -403,45 +306,3 @@ class StreamingEngine:
         if tokens > self.plan.seq_len:
             limit = self.plan.seq_len
             raise InvalidInput("seq_len", tokens, f"the plan is for at most {limit}")
-
-
-def _named(state: Mapping[str, Tensor], part: PartShape, name: str) -> Tensor:
-    """Return a part's tensor from a state dict.
-
-    Raises:
-        InvalidInput: If it is missing or has another shape.
-    """
-    full = part.prefix + name
-    if full not in state:
-        raise InvalidInput("weights", full, "is missing from the given weights")
-    if tuple(state[full].shape) != part.tensors[name]:
-        expected = part.tensors[name]
-        raise InvalidInput(full, tuple(state[full].shape), f"expected {expected}")
-    return state[full]
-
-
-def _check_plan(plan: Plan, decoder: Decoder) -> None:
-    """Refuse a plan that was made for another model.
-
-    Raises:
-        PlanMismatch: Naming what differs.
-    """
-    if plan.num_layers != decoder.num_layers:
-        raise PlanMismatch(
-            f"the plan has {plan.num_layers} layers, the model {decoder.num_layers}"
-        )
-    if plan.layer_types != decoder.layer_types:
-        raise PlanMismatch("the plan's layer types are not the model's")
-    for part in plan.parts:
-        if part.optimizer != "cpu":
-            raise PlanMismatch(
-                f"part {part.name}: optimizer = {part.optimizer} is not supported by "
-                "this executor; plan it with optimizer = cpu"
-            )
-    known = {part.name: part.num_parameters for part in decoder.parts}
-    for part in plan.parts:
-        if known.get(part.name) != part.num_parameters:
-            raise PlanMismatch(
-                f"part {part.name} has {part.num_parameters} parameters in the plan, "
-                f"{known.get(part.name)} in the model"
-            )

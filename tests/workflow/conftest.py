@@ -23,6 +23,11 @@ for word in "$@"; do
             case "$1" in run) file=$word/record.json ;; *) file=$word ;; esac
             mkdir -p "$(dirname "$file")"; echo '{}' > "$file" ;;
         --rows) [ "$1" = data ] && echo '{}' > "$word" ;;
+        --out-dir)
+            for name in table1.csv table7.csv published.csv figures/figure4.svg \
+                figures/figure8.svg; do
+                mkdir -p "$(dirname "$word/$name")"; echo '{}' > "$word/$name"
+            done ;;
     esac
     previous=$word
 done

@@ -215,6 +215,20 @@ def measure_layer(bench: Bench, decoder: Any, index: int, name: str) -> LayerCos
     )
 
 
+def _measured(
+    bench: Bench, decoder: Any, index: int, name: str, body: str
+) -> LayerCost:
+    """Measure one layer type with the body it will run with."""
+    if body != "compile":
+        return measure_layer(bench, decoder, index, name)
+    from lazytrain.profile.compiled import measure_compiled_layer
+
+    shape = (bench.micro_batch, bench.seq_len)
+    return measure_compiled_layer(
+        bench.config, index, name, shape, bench.device, bench.dtype
+    )
+
+
 def _embedding_s(bench: Bench) -> float:
     """Return seconds of the embedding's forward and backward."""
     config = bench.config
@@ -269,7 +283,7 @@ def measure_model(
         seq_len=bench.seq_len,
         layer_types=kinds,
         layers=tuple(
-            measure_layer(bench, decoder, kinds.index(kind), kind)
+            _measured(bench, decoder, kinds.index(kind), kind, settings.body)
             for kind in dict.fromkeys(kinds)
         ),
         embedding_parameters=table,

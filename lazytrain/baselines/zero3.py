@@ -126,9 +126,7 @@ class ZeroEngine:
             setup.state_dict,
         )
         model.config.use_cache = False
-        # The other kind compares shapes on recomputation, and a parameter that was
-        # released in between has none.
-        model.gradient_checkpointing_enable({"use_reentrant": True})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()
         with one_build_at_a_time():
             self._engine, *_ = deepspeed.initialize(

@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SMOKE := build/smoke
 
-.PHONY: table3 all test test-slow lint types unit workflow smoke claims schemas
+.PHONY: table3 all test test-slow lint types pytest smoke documents schemas
 
 table3: $(BIN)/lazytrain
 	snakemake --cores all results/table3.csv
@@ -13,11 +13,11 @@ all: $(BIN)/lazytrain
 	snakemake --cores all
 
 test: export HF_HUB_OFFLINE = 1
-test: lint types unit workflow smoke claims
+test: lint types pytest smoke
 	@echo "make test: all checks passed"
 
 test-slow: $(BIN)/lazytrain
-	pytest -m "slow and not gpu" -p no:cacheprovider
+	pytest -m "slow and not gpu"
 
 lint: $(BIN)/lazytrain
 	ruff check .
@@ -29,11 +29,8 @@ types: $(BIN)/lazytrain
 	mypy
 	lint-imports
 
-unit: $(BIN)/lazytrain
-	pytest -n 2 -m "not slow and not gpu and not workflow"
-
-workflow: $(BIN)/lazytrain
-	pytest -n 2 -m "workflow and not slow"
+pytest: $(BIN)/lazytrain
+	pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 # Every rule once, in a folder of its own, then the report.
 smoke: $(BIN)/lazytrain
@@ -43,8 +40,10 @@ smoke: $(BIN)/lazytrain
 	snakemake --cores all --directory $(SMOKE) --configfile config/smoke.yaml
 	snakemake --directory $(SMOKE) --configfile config/smoke.yaml --report report.zip
 
-claims: $(BIN)/lazytrain
-	lazytrain claims > /dev/null
+# Generated tables in written documents; a test compares them.
+documents: $(BIN)/lazytrain
+	lazytrain claims --document ARTIFACT.md
+	lazytrain report glance results/recorded --document README.md
 
 schemas: $(BIN)/lazytrain
 	python -m lazytrain.schemas

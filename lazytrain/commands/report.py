@@ -149,6 +149,24 @@ def figure(
         raise InvalidInput("figure", name, "choose throughput or quality")
 
 
+@report.command()
+def glance(
+    folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
+    document: Annotated[
+        Path | None, typer.Option(help="document whose table is renewed")
+    ] = None,
+) -> None:
+    """Print the table of recorded runs, or put it into a document."""
+    from lazytrain.report import glance as recorded
+    from lazytrain.report.markdown import renew
+
+    table = recorded.glance(recorded.recorded_runs(folder))
+    if document is None:
+        typer.echo(table)
+    else:
+        renew(document, "results", table)
+
+
 @app.command("claims")
 def claims(
     config: Annotated[Path, typer.Option(help="the claims")] = CLAIMS,
@@ -158,12 +176,13 @@ def claims(
     paper: Paper = PAPER,
 ) -> None:
     """Print the table of claims, or put it into a document."""
-    from lazytrain.report.claims import claims_table, load_claims, write_claims
+    from lazytrain.report.claims import claims_table, load_claims
     from lazytrain.report.compare import paper_values
+    from lazytrain.report.markdown import renew
 
     loaded = load_claims(config)
     table = claims_table(loaded, paper_values(loaded, paper))
     if document is None:
         typer.echo(table)
     else:
-        write_claims(document, table)
+        renew(document, "claims", table)

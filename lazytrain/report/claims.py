@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from lazytrain.config import load_yaml
 from lazytrain.errors import InvalidInput
-from lazytrain.records import Contract, write_text
-
-BEGIN: Final = "<!-- claims: made by `lazytrain claims` -->"
-END: Final = "<!-- end of claims -->"
+from lazytrain.records import Contract
+from lazytrain.report.markdown import table
 
 
 class Ratio(Contract):
@@ -91,12 +89,16 @@ def claims_table(claims: tuple[Claim, ...], expected: dict[str, str]) -> str:
         claims: The claims, in order.
         expected: The paper's value by claim id.
     """
-    lines = [
-        "| claim | statement | command | the paper's value | tolerance | cost |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for claim in claims:
-        cells = (
+    header = (
+        "claim",
+        "statement",
+        "command",
+        "the paper's value",
+        "tolerance",
+        "cost",
+    )
+    rows = (
+        (
             claim.id,
             claim.statement,
             f"`snakemake --cores all {claim.target}`",
@@ -104,22 +106,6 @@ def claims_table(claims: tuple[Claim, ...], expected: dict[str, str]) -> str:
             tolerance_text(claim),
             claim.cost,
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def with_table(text: str, table: str) -> str:
-    """Return a document with the claims table put between its two markers.
-
-    Raises:
-        InvalidInput: If a marker is missing.
-    """
-    if BEGIN not in text or END not in text:
-        raise InvalidInput("artifact", BEGIN, "the document lacks the claims markers")
-    head, rest = text.split(BEGIN, 1)
-    return f"{head}{BEGIN}\n\n{table}\n\n{END}{rest.split(END, 1)[1]}"
-
-
-def write_claims(document: Path, table: str) -> None:
-    """Put the claims table into a document, atomically."""
-    write_text(with_table(document.read_text(encoding="utf-8"), table), document)
+        for claim in claims
+    )
+    return table(header, rows)

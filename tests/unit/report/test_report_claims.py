@@ -5,14 +5,11 @@ from pathlib import Path
 import pytest
 
 from lazytrain.errors import InvalidInput
-from lazytrain.report.claims import (
-    BEGIN,
-    END,
-    claims_table,
-    load_claims,
-    with_table,
-)
+from lazytrain.records import write
+from lazytrain.report.claims import claims_table, load_claims
 from lazytrain.report.compare import Evidence, compare, paper_values
+from lazytrain.report.glance import glance, recorded_runs
+from lazytrain.report.markdown import markers, with_section
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = ROOT / "config" / "claims.yaml"
@@ -94,12 +91,37 @@ def test_the_artifact_holds_the_table_of_claims(paper):
     claims = load_claims(CLAIMS)
     text = (ROOT / "ARTIFACT.md").read_text()
     table = claims_table(claims, paper_values(claims, paper))
-    assert with_table(text, table) == text, (
-        "run `lazytrain claims --document ARTIFACT.md`"
-    )
+    remedy = "run `make documents`"
+    assert with_section(text, "claims", table) == text, remedy
+
+
+def test_the_readme_holds_the_table_of_recorded_runs():
+    text = (ROOT / "README.md").read_text()
+    table = glance(recorded_runs(ROOT / "results" / "recorded"))
+    assert with_section(text, "results", table) == text, "run `make documents`"
+
+
+def test_recorded_runs_are_shown_in_order_with_their_limits(make_record, tmp_path):
+    for name in ("megatrain", "lazytrain"):
+        write(make_record(name), tmp_path / name / "record.json")
+    write(make_record(status="oom", scale="3B"), tmp_path / "oom" / "record.json")
+    write(make_record(purpose="quality"), tmp_path / "quality" / "record.json")
+    lines = glance(recorded_runs(tmp_path)).splitlines()[2:]
+    assert [("OOM@72" in line, "161.4" in line) for line in lines] == [
+        (True, False),
+        (False, True),
+        (False, True),
+    ]
+    assert "megatrain" in lines[1]
+
+
+def test_nothing_recorded_is_said_in_a_sentence(tmp_path):
+    assert "No runs are recorded" in glance(recorded_runs(tmp_path))
 
 
 def test_a_document_without_markers_is_refused():
-    assert BEGIN in with_table(f"a\n{BEGIN}\nold\n{END}\nb", "new")
-    with pytest.raises(InvalidInput, match="markers"):
-        with_table("no markers", "new")
+    begin, end = markers("claims")
+    text = with_section(f"a\n{begin}\nold\n{end}\nb", "claims", "new")
+    assert text == f"a\n{begin}\n\nnew\n\n{end}\nb"
+    with pytest.raises(InvalidInput, match="lacks the line"):
+        with_section("no markers", "claims", "new")

@@ -1,0 +1,52 @@
+"""Results at a glance: the README's first table, from recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lazytrain.records import RunRecord, read
+from lazytrain.report.frames import gigabytes, measured_cell, order
+from lazytrain.report.markdown import table
+
+HEADER = (
+    "accelerator",
+    "device",
+    "model",
+    "system",
+    "batch",
+    "TFLOPS",
+    "tokens/s",
+    "GPU GB",
+    "host GB",
+)
+
+
+def recorded_runs(folder: Path) -> list[RunRecord]:
+    """Read every throughput record below a folder, in the tables' order."""
+    records = [read(RunRecord, path) for path in folder.glob("**/record.json")]
+    runs = [record for record in records if record.purpose == "throughput"]
+    return sorted(runs, key=lambda run: order(run.accelerator, run.scale, run.system))
+
+
+def glance(records: Sequence[RunRecord]) -> str:
+    """Return the table, or one sentence where nothing was recorded yet."""
+    if not records:
+        return "No runs are recorded yet; `make table3` measures on your machine."
+    return table(HEADER, [_row(record) for record in records])
+
+
+def _row(record: RunRecord) -> tuple[str, ...]:
+    """Return one run's cells."""
+    gpu, host = gigabytes(record.gpu_peak_bytes), gigabytes(record.host_peak_bytes)
+    return (
+        record.accelerator,
+        record.device,
+        record.model,
+        record.system,
+        str(record.batch),
+        measured_cell(record, record.tflops, 1),
+        measured_cell(record, record.tokens_per_s, 0),
+        measured_cell(record, gpu, 1),
+        measured_cell(record, host, 1),
+    )

@@ -14,6 +14,7 @@ from lazytrain.schedule.instance import (
     Costs,
     Execution,
     Instance,
+    LevelCost,
     Options,
     PartSpec,
 )
@@ -97,9 +98,32 @@ def derive_instance(
             turn_s=layers.loss_s * scale,
             optimizer_parameters_per_s=_optimizer_rate(hardware, run),
         ),
+        levels=level_costs(layers, run, scale),
         parts=parts,
         execution=run,
     )
+
+
+def level_costs(
+    layers: LayerProfile, run: Execution, scale: float
+) -> dict[str, tuple[LevelCost, ...]]:
+    """Return each layer type's save levels, scaled to the batch.
+
+    Only a compiled body can be told what to keep, and only our own systems ask.
+    """
+    if run.body != "compile" or run.save_level != "inputs":
+        return {}
+    return {
+        cost.layer_type: tuple(
+            LevelCost(
+                name=level.name,
+                kept_bytes=int(max(0, level.kept_bytes - cost.boundary_bytes) * scale),
+                step_s=(level.forward_s + level.backward_s) * scale,
+            )
+            for level in cost.levels
+        )
+        for cost in layers.layers
+    }
 
 
 def _settings(config: PipelineConfig, row: RunRow) -> AcceleratorSettings:

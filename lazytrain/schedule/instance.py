@@ -107,6 +107,17 @@ class Costs(Contract):
     optimizer_parameters_per_s: float = Field(default=0.0, ge=0)
 
 
+class LevelCost(Contract):
+    """One save level of a layer type over the whole batch.
+
+    ``kept_bytes`` are beyond the layer's input; ``step_s`` is forward and backward.
+    """
+
+    name: str
+    kept_bytes: int = Field(ge=0)
+    step_s: float = Field(ge=0)
+
+
 class Instance(Contract):
     """One planning problem. All per-layer tuples run over windows 0..L-1."""
 
@@ -133,6 +144,9 @@ class Instance(Contract):
     fixed: Fixed = Fixed()
     method: str = Field(
         default="milp", description="what `lazytrain solve` runs unless told"
+    )
+    levels: dict[str, tuple[LevelCost, ...]] = Field(
+        default_factory=dict, description="save levels by layer type, cheapest first"
     )
     fixed_bytes: Budget = Field(
         default=Budget(gpu=0, cpu=0, nvme=0),

@@ -134,10 +134,21 @@ def planned_bytes(plan: Plan, instance: Instance) -> dict[str, int]:
     return {
         "gpu": instance.fixed_bytes.gpu
         - (run.reserve_bytes if run else 0)
-        + buffers * size,
+        + buffers * size
+        + kept_bytes(plan, instance),
         "cpu": instance.fixed_bytes.cpu + in_dram * size,
         "nvme": plan.count(Home.NVME) * size,
     }
+
+
+def kept_bytes(plan: Plan, instance: Instance) -> int:
+    """Return what save levels keep of the whole batch beyond each layer's input."""
+    total = 0
+    for group in plan.groups:
+        for kind, level in zip(instance.layer_types, group.save_level, strict=True):
+            menu = {cost.name: cost for cost in instance.levels.get(kind, ())}
+            total += menu[level].kept_bytes if level in menu else 0
+    return total
 
 
 def host_bytes(

@@ -12,6 +12,7 @@ from lazytrain.schedule import heuristics
 from lazytrain.schedule.assemble import assemble
 from lazytrain.schedule.counts import single_tier, solve_counts
 from lazytrain.schedule.instance import Instance
+from lazytrain.schedule.levels import with_levels
 from lazytrain.schedule.objective import terms
 from lazytrain.schedule.plan import Home, Plan, Solve
 from lazytrain.schedule.settle import settle
@@ -120,6 +121,7 @@ def solve_milp(instance: Instance, limits: Limits, method: str = "milp") -> Plan
         seed=limits.seed,
     )
     plan = assemble(instance, homes, placement, plan_solve)
+    plan = with_levels(plan, instance)
     return plan if status == "optimal" else _no_worse_than_rules(instance, plan)
 
 

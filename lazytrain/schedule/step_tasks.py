@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lazytrain.schedule.instance import Instance
+from lazytrain.schedule.levels import saved_s
 from lazytrain.schedule.plan import Block, Home, Plan
 from lazytrain.schedule.timeline import Timeline
 
@@ -52,7 +53,14 @@ def amounts(plan: Plan, instance: Instance) -> Amounts:
         parameters,
         frozenset(weights.keys() - resident),
         costs.forward_s or instance.rho_s,
-        costs.backward_s or instance.window_read_s,
+        tuple(
+            max(0.0, seconds - saved)
+            for seconds, saved in zip(
+                costs.backward_s or instance.window_read_s,
+                saved_s(plan, instance),
+                strict=True,
+            )
+        ),
     )
 
 

@@ -9,7 +9,13 @@ import sys
 import pytest
 import torch
 
-from lazytrain.config import OptimizerSettings
+from lazytrain.config import (
+    AcceleratorSettings,
+    Budgets,
+    OptimizerSettings,
+    PipelineConfig,
+    Purpose,
+)
 from lazytrain.errors import InvalidInput
 from lazytrain.profile import bandwidth, hardware, memory
 from lazytrain.provenance import collect
@@ -96,6 +102,40 @@ def test_optimizer_rates_by_state_format():
     assert set(rates) == {"fp32", "8bit", "hybrid"}
     assert min(rates["fp32"], rates["8bit"]) <= rates["hybrid"]
     assert rates["hybrid"] <= max(rates["fp32"], rates["8bit"])
+
+
+def config(**budgets):
+    purpose = Purpose(num_steps=2, warmup_steps=1, learning_rate=0.1)
+    settings = AcceleratorSettings(
+        budgets=Budgets(**budgets), throughput=purpose, quality=purpose
+    )
+    return PipelineConfig(accelerators={"cpu": settings})
+
+
+def test_the_cpu_sheets_cap_is_its_budget():
+    assert hardware.gpu_cap_bytes(config(gpu_cap="64MiB"), "cpu", CPU) == 64 * MIB
+    assert hardware.gpu_cap_bytes(config(), "cpu", CPU) == 0
+
+
+def test_an_accelerator_without_settings_or_device_is_an_error(monkeypatch):
+    with pytest.raises(InvalidInput, match="known: cpu"):
+        hardware.settings_for(config(), "gpu80")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidInput, match="no CUDA device"):
+        hardware.device_for("gpu80")
+    assert hardware.device_for("cpu") == CPU
+
+
+def test_a_whole_machine_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, "_OPTIMIZER_PARAMETERS", {"cpu": 1 << 14})
+    monkeypatch.setattr(hardware, "_COPY_BYTES", {"cpu": MIB})
+    settings = config(gpu_cap="64MiB").model_copy(update={"scratch": str(tmp_path)})
+    found = hardware.measure_hardware("cpu", settings)
+    assert found.gpu_memory_bytes == 0
+    assert found.gpu_cap_bytes == 64 * MIB
+    assert "host copies" in found.device
+    assert found.matmul_flops_per_s > 0
+    assert found.host_memory_bytes > 0
 
 
 def test_provenance_names_code_machine_and_inputs(monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +80,47 @@ def test_a_throughput_row_is_measured(data, tmp_path):
     steps = [StepRecord.model_validate_json(line) for line in lines]
     assert [step.step for step in steps] == [1, 2]
     assert {step.padded_tokens for step in steps} == {512}
+
+
+@pytest.mark.parametrize("system", ["megatrain-single-recompute", "resident"])
+def test_other_rivals_see_the_same_first_loss(data, tmp_path, system):
+    reference = run_row(request(data, tmp_path / "reference"))
+    given = request(data, tmp_path / "other")
+    row = given.row.model_copy(update={"system": system})
+    record = run_row(given.model_copy(update={"row": row}))
+    assert record.status == "ok"
+    assert record.first_loss == pytest.approx(reference.first_loss, rel=1e-5)
+    assert record.num_parameters == reference.num_parameters
+
+
+def test_an_interrupted_run_leaves_no_half_written_file(data, tmp_path):
+    given = request(data, tmp_path / "out")
+    settings = given.config.accelerators["cpu"]
+    endless = settings.throughput.model_copy(update={"num_steps": 10**6})
+    config = given.config.model_copy(
+        update={
+            "accelerators": {"cpu": settings.model_copy(update={"throughput": endless})}
+        }
+    )
+    write(given.model_copy(update={"config": config}), tmp_path / "request.json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lazytrain.train.worker", tmp_path / "request.json"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "1/1000000" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode != 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [
+        "steps.partial.jsonl"
+    ]
+    text = (tmp_path / "out" / "steps.partial.jsonl").read_text()
+    assert text.endswith("\n")
+    assert StepRecord.model_validate_json(text.splitlines()[-1]).step >= 1
 
 
 def test_a_quality_row_leaves_weights_that_load(data, tmp_path):

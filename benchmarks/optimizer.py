@@ -221,6 +221,11 @@ def report(times: Times, numel: int, triad_numel: int) -> dict[str, Any]:
             out[f"{name}_parameters_per_s"] = rate
             out[f"{name}_bytes_per_s"] = per_parameter * rate
     eight = out["eight_bit_bytes_per_s"]
+    out["eight_bit_parameters_per_s_by_kernel"] = {
+        name.partition(".")[2]: numel / times.median(name)
+        for name in times.rounds
+        if name.startswith("eight_bit.")
+    }
     out["eight_bit_share_of_triad"] = eight / out["triad_bytes_per_s"]
     out["eight_bit_share_of_streaming_triad"] = (
         eight / out["triad_streaming_bytes_per_s"]
@@ -252,7 +257,20 @@ def make_benches(arguments: argparse.Namespace) -> dict[str, Bench]:
         benches["deepspeed"] = Bench.make(gradients, theirs, "auto", eight_bit=False)
         # Its operator cannot scale: a factor would cost it a copy of the gradient.
         benches["deepspeed"].scale = 1.0
+    for isa in native.ISAS[1 : native.ISAS.index(best_isa()) + 1]:
+        # The same parts under every instruction set: no more memory, one comparison.
+        eight = benches["eight_bit"]
+        other = HostAdamW(ours, torch.bfloat16, kernel=isa)
+        benches[f"eight_bit.{isa}"] = Bench(other, eight.parts, gradients)
     return benches
+
+
+def best_isa() -> str:
+    """Return the widest instruction set here."""
+    library = native.library()
+    if library is None:
+        raise SystemExit("no native kernels: there is nothing to measure")
+    return library.best_isa
 
 
 def main() -> None:

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "codebook.h"
+#ifdef LAZYTRAIN_TABLE_DECODER
+#include "decoder_vbmi.h"
+#endif
 #include "interface.h"
 
 namespace {
@@ -182,16 +185,15 @@ void update_eight_bit(const lt_job& job, const Block& b) {
   const F correction = splat(1.0f / job.root_bias_correction2);
   F top1 = splat(0.0f), top2 = splat(0.0f);
   for (int64_t i = 0; i < b.count; i += 4 * W) {
-    F g[4], p[4];
-    I code1[4], code2[4];
+    F g[4], p[4], m0[4], v0[4];
     load_gradient<Fp32>(b.gradient, i, g);
     load_master<M>(b, i, p);
-    load_codes(b.exp_avg_code + i, code1);
-    load_codes(b.exp_avg_sq_code + i, code2);
+    decode1.quad(b.exp_avg_code + i, m0);
+    decode2.quad(b.exp_avg_sq_code + i, v0);
     for (int k = 0; k < 4; ++k) {
       const F grown = g[k] * gain2;
-      const F m = fma(decode1(code1[k]), decay1, g[k] * gain1);
-      const F v = fma(grown, grown, decode2(code2[k]) * decay2);
+      const F m = fma(m0[k], decay1, g[k] * gain1);
+      const F v = fma(grown, grown, v0[k] * decay2);
       top1 = max_magnitude(top1, m);
       top2 = max(top2, v);
       store(first + i + k * W, m);

@@ -47,6 +47,7 @@ struct Lines {
 template <bool Signed>
 constexpr Lines<Signed> kLines{};
 
+#ifndef LAZYTRAIN_TABLE_DECODER
 template <bool Signed>
 struct Decoder {
   Table slope, offset;
@@ -55,7 +56,13 @@ struct Decoder {
       : slope(table(kLines<Signed>.decode_slope)),
         offset(table(kLines<Signed>.decode_offset)) {}
 
-  // Values in [-1, 1] or [0, 1], before the block's scale.
+  // Four vectors in [-1, 1] or [0, 1], before the block's scale.
+  void quad(const uint8_t* p, F out[4]) const {
+    I code[4];
+    load_codes(p, code);
+    for (int k = 0; k < 4; ++k) out[k] = (*this)(code[k]);
+  }
+
   F operator()(I code) const {
     if constexpr (Signed) {
       const F cell = to_f(code) - splat(127.0f);
@@ -70,6 +77,7 @@ struct Decoder {
     return fma(pick(slope, exponent), middle, pick(offset, exponent));
   }
 };
+#endif
 
 // Encodes magnitudes of one block; `scale` is its maximum, or zero.
 template <bool Signed>

@@ -172,12 +172,9 @@ void decode_values(const uint8_t* codes, int64_t count, float scale, bool is_sig
   const Decoder<true> decode1;
   const Decoder<false> decode2;
   for (int64_t i = 0; i < kBlock; i += 4 * W) {
-    I code[4];
     F quad[4];
-    load_codes(padded + i, code);
-    for (int k = 0; k < 4; ++k) {
-      quad[k] = (is_signed ? decode1(code[k]) : decode2(code[k])) * splat(scale);
-    }
+    is_signed ? decode1.quad(padded + i, quad) : decode2.quad(padded + i, quad);
+    for (F& value : quad) value = value * splat(scale);
     store_quad(out + i, quad);
   }
   copy(values, out, 4 * count);

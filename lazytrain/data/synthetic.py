@@ -2,8 +2,9 @@
 
 Each original question yields four rows, in the kinds of MetaMathQA: ``AnsAug`` (the
 question itself), ``Rephrased`` (the same in other words), ``FOBAR`` and ``SV`` (a
-number of the question is the unknown, its answer is given). Numbers are worked on one
-decimal place after the other, so that a small model can learn to do it.
+number of the question is the unknown, its answer is given). Texts are short and sums
+need no carry, so that a model of a few million parameters learns them in minutes on a
+CPU; the three-digit answers still have to be computed, for there are hundreds of them.
 """
 
 from __future__ import annotations
@@ -112,15 +113,12 @@ def _rephrased(q: Question) -> tuple[str, str]:
 
 
 def _fobar(q: Question) -> tuple[str, str]:
-    query = (
-        f"{q.name} has x {q.things}, gets {q.second}. "
-        f"How many? The answer is {q.total}. Find x."
-    )
+    query = f"{q.name} has x {q.things}, gets {q.second}. Total {q.total}. x?"
     return query, _difference(q.total, q.second)
 
 
 def _sv(q: Question) -> tuple[str, str]:
-    query = f"{q.name} has {q.first} {q.things}, gets x, now has {q.total}. Find x."
+    query = f"{q.name} has {q.first} {q.things}, gets x, has {q.total}. x?"
     return query, _difference(q.total, q.first)
 
 

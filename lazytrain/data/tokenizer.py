@@ -91,6 +91,9 @@ def _pretrained(name_or_path: str) -> Any:
             )
         )
         raise InvalidInput("tokenizer", name_or_path, kind) from error
+    if not tokenizer.is_fast:
+        remedy = "is a slow tokenizer; save its tokenizer.json and give that folder"
+        raise InvalidInput("tokenizer", name_or_path, remedy)
     if tokenizer.eos_token_id is None:
         raise InvalidInput("tokenizer", name_or_path, "has no end-of-text token")
     if tokenizer.pad_token_id is None:

@@ -26,8 +26,10 @@ from lazytrain.records import Prediction
 
 __all__ = [
     "by_type",
+    "distinct_answers",
     "exact_match",
     "extract_answer",
+    "fraction_correct",
     "judge",
     "majority_baseline",
     "normalise",

@@ -53,7 +53,7 @@ def test_answers_are_many_and_none_is_frequent(rows):
 
 def test_rows_are_short(rows):
     tokenizer = load_tokenizer("random", 384)
-    assert max(len(encode(row, tokenizer).input_ids) for row in rows[:400]) <= 104
+    assert max(len(encode(row, tokenizer).input_ids) for row in rows[:400]) <= 80
 
 
 def test_the_seed_decides():

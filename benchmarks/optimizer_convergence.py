@@ -34,7 +34,7 @@ from lazytrain.provenance import collect
 from lazytrain.records import write_text
 
 FRACTIONS = (0.0, 0.02, 1.0)
-VOCAB, WIDTH, LAYERS, LENGTH, BATCH = 64, 96, 2, 48, 16
+VOCAB, WIDTH, LAYERS, LENGTH, BATCH = 64, 96, 2, 32, 8
 ALIGN = 128
 LEARNING_RATE = 2e-3
 
@@ -179,10 +179,10 @@ def train(fraction: float, seed: int, steps: int, chain: Chain) -> dict[str, Any
     """Train one model and return its curve and final held-out loss."""
     trainer = Trainer.make(fraction, seed)
     order = torch.Generator().manual_seed(1000 + seed)
-    held_out = chain.sample(256, torch.Generator().manual_seed(7))
+    batches = chain.sample(steps * BATCH, order).split(BATCH)
+    held_out = chain.sample(512, torch.Generator().manual_seed(7))
     curve = []
-    for step in range(1, steps + 1):
-        tokens = chain.sample(BATCH, order)
+    for step, tokens in enumerate(batches, start=1):
         loss = trainer.step(step, rate_at(step, steps), tokens)
         if step % max(1, steps // 100) == 0:
             curve.append([step, loss])

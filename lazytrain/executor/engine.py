@@ -277,6 +277,35 @@ class StreamingEngine:
         self.drain()
         yield from self._named(self._host)
 
+    @property
+    def applied_steps(self) -> int:
+        """Updates applied so far; skipped steps do not count."""
+        return self._pump.applied_steps
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """Return all optimizer state as ``part/name``, as live host views."""
+        self.drain()
+        return self._optimizer.tensors()
+
+    def load_training_state(
+        self,
+        weights: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        applied_steps: int,
+    ) -> None:
+        """Continue from saved weights (by Hugging Face name) and optimizer state.
+
+        The plan may be another one: state is kept per part, not per plan.
+
+        Raises:
+            InvalidInput: If something is missing or was saved in another format.
+        """
+        self.drain()
+        cpu = torch.device("cpu")
+        fill_weights(self.decoder, self._sizes.layouts, self._host, cpu, 0, weights)
+        self._optimizer.load(optimizer)
+        self._pump.applied_steps = applied_steps
+
     def _named(self, buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         for part in self.decoder.parts:
             views = self._sizes.layouts[part.name].named_views(buffers[part.name])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from lazytrain.config import OptimizerSettings
+from lazytrain.errors import InvalidInput
 from lazytrain.executor.layout import Layout
 from lazytrain.optim.adamw import HostAdamW
 from lazytrain.optim.partition import eight_bit_slices, fraction_of
@@ -73,6 +74,33 @@ class HostOptimizer:
     def host_bytes(self) -> int:
         """Bytes of all optimizer state."""
         return sum(state.host_bytes for state in self.states.values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every state tensor as ``part/name``, as views of the live state."""
+        return {
+            f"{part}/{name}": tensor
+            for part, state in self.states.items()
+            for name, tensor in state.tensors().items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy saved state into the live one.
+
+        Raises:
+            InvalidInput: If a tensor is missing, has another size, or is left over:
+                the state was saved under another format.
+        """
+        live = self.tensors()
+        odd = sorted(live.keys() ^ tensors.keys())
+        if odd:
+            remedy = "resume with the optimizer type and fraction that saved it"
+            raise InvalidInput("optimizer state", odd[0], remedy)
+        for name, tensor in live.items():
+            if tensor.shape != tensors[name].shape:
+                expected = tuple(tensor.shape)
+                found = tuple(tensors[name].shape)
+                raise InvalidInput(name, found, f"expected shape {expected}")
+            tensor.copy_(tensors[name])
 
     def update(
         self, part: str, *, step: int, learning_rate: float, scale: float

@@ -112,3 +112,29 @@ def test_a_failed_worker_stops_the_step_instead_of_hanging():
     with pytest.raises(RuntimeError, match="worker failed") as caught:
         engine.train_step(random_batch(config.vocab_size), 1e-3).result()
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("state", ["fp32", "8bit", "hybrid"])
+def test_training_continues_from_saved_state_under_another_plan(state):
+    """Two steps, saved; two more in a new engine equal four in one, bit for bit."""
+    config = small_config("7B-mini", layers=4)
+    batches = [random_batch(config.vocab_size, seed=n) for n in range(4)]
+
+    def engine(homes, **fields):
+        plan = plan_for(config, homes, state=state, **fields)
+        return engine_for(config, plan, settings=SETTINGS)
+
+    whole = engine("GGGGG")
+    losses_whole = [whole.train_step(b, 1e-3).result().loss for b in batches]
+    first = engine("GGGGG")
+    for batch in batches[:2]:
+        first.train_step(batch, 1e-3).result()
+    saved = {n: t.clone() for n, t in first.optimizer_tensors().items()}
+    second = engine("CRGCG", prefetch_distance=0)
+    second.load_training_state(weights_of(first), saved, first.applied_steps)
+    losses_second = [second.train_step(b, 1e-3).result().loss for b in batches[2:]]
+    assert losses_second == losses_whole[2:]
+    ends = weights_of(whole)
+    assert all(torch.equal(ends[n], t) for n, t in second.named_weights())
+    for each in (whole, first, second):
+        each.close()

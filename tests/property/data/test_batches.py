@@ -144,3 +144,18 @@ def test_rows_that_fill_no_batch_are_an_error():
     with pytest.raises(InvalidInput, match="need at least 1 and 2"):
         _stream(_rows([3]), batch=0)
     assert len(list(_stream(_rows([3, 3]), epochs=1, keep_partial=True))) == 1
+
+
+def test_a_very_long_row_is_dropped_or_cut_and_hurts_nobody():
+    long = _rows([3])[0].model_copy(
+        update={"row_id": 9, "query": "99" + "☃" * 300_000, "response": "é" * 300_000}
+    )
+    rows = [*_rows([3, 4, 5]), long]
+    dropped = _stream(rows, epochs=1)
+    assert sorted(i for batch in dropped for i in _ids(batch)) == [0, 1, 2]
+    assert dropped.counts == {"prompt too long": 1}
+    cut = _stream(rows, batch=4, epochs=1, allow_truncation=True)
+    batch = next(cut)
+    assert batch.input_ids.shape == (4, 64)
+    assert cut.counts == {"truncated": 1}
+    assert (batch.labels != IGNORE).sum(dim=1).min() > 0

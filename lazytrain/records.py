@@ -243,6 +243,28 @@ class StepRecord(Contract):
     breakdown_s: dict[str, float] = Field(default_factory=dict)
 
 
+class WindowCheck(Contract):
+    """One compute window: what the plan expects and what the last step took."""
+
+    predicted_s: float | None
+    measured_s: float | None
+
+
+class PlanVsMeasured(Contract):
+    """``plan_vs_measured.json``: a plan's prediction beside the run it led to."""
+
+    plan_sha256: str
+    predicted_step_s: float | None
+    measured_step_s: float | None
+    predicted_exposed_s: dict[str, float]
+    measured_exposed_s: dict[str, float]
+    predicted_peak_bytes: dict[str, int]
+    measured_gpu_peak_bytes: int
+    measured_host_peak_bytes: int
+    windows: dict[str, WindowCheck]
+    complete: Literal[True] = True
+
+
 class RunRecord(Contract):
     """The result of one row of the run sheet. OOM is a result, not a failure."""
 
@@ -276,7 +298,13 @@ class RunRecord(Contract):
     master: str = ""
     optimizer_state: str = ""
     kernel: str = ""
-    exposed_s: dict[str, float] = Field(default_factory=dict)
+    exposed_s: dict[str, float] = Field(
+        default_factory=dict,
+        description="mean seconds that compute stood still, by cause",
+    )
+    breakdown_s: dict[str, float] = Field(
+        default_factory=dict, description="mean seconds of a step by cause"
+    )
     seeds: dict[str, int] = Field(default_factory=dict)
     plan_sha256: str | None = None
     solve_status: str | None = None

@@ -7,6 +7,7 @@ norm, and AdamW on an fp32-exact master.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from lazytrain.executor.step import StepRunner, cut_waves, wave_rows
 from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.executor.timeline import Timeline
 from lazytrain.executor.updates import UpdateJob, UpdatePump
-from lazytrain.models.decoder import Decoder
+from lazytrain.models.decoder import EMBEDDING, Decoder
 from lazytrain.schedule.plan import Plan
 
 
@@ -63,6 +64,15 @@ class EngineOptions:
     attention: str = "cudnn"
 
 
+# How the simulator calls what the timeline calls by cause.
+_WINDOWS = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "replay",
+    "loss": "loss",
+}
+
+
 @dataclass
 class LaunchedStep:
     """A step whose work has been launched; reading it waits for the device."""
@@ -70,7 +80,15 @@ class LaunchedStep:
     pending: Future[StepResult]
     timeline: Timeline | None = None
     streams: Streams | None = None
+    finished_at: float = field(default_factory=time.perf_counter)
     _result: StepResult | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Note when the step's numbers are known; the update may still run then."""
+        self.pending.add_done_callback(self._finished)
+
+    def _finished(self, _pending: Future[StepResult]) -> None:
+        self.finished_at = time.perf_counter()
 
     def result(self) -> StepResult:
         """Return the step's numbers."""
@@ -84,6 +102,21 @@ class LaunchedStep:
             spent = self.timeline.by_cause() if self.timeline else {}
             self._result = StepResult(got.loss, got.grad_norm, got.skipped, spent)
         return self._result
+
+    def window_s(self) -> dict[str, float]:
+        """Return measured compute seconds per window, named as the simulator does."""
+        windows: dict[str, float] = {}
+        for cause, subject, seconds in self.timeline.spans() if self.timeline else ():
+            if cause not in _WINDOWS:
+                continue
+            name = _WINDOWS[cause]
+            kind, _, index = subject.partition(".")
+            if kind == "layer":
+                name = f"{name} {index}"
+            elif subject == EMBEDDING:
+                name = EMBEDDING if cause == "forward" else f"{EMBEDDING} backward"
+            windows[name] = windows.get(name, 0.0) + seconds
+        return windows
 
 
 class StreamingEngine:
@@ -181,6 +214,7 @@ class StreamingEngine:
         self._gates: dict[str, Ticket] = {}
         self._end: Ticket | None = None
         self._numbers: Ticket | None = None
+        self._last: LaunchedStep | None = None
         self._count = 0
         pin = self._streams.device.type == "cuda"
         count = self._machinery.sums.squares.numel()
@@ -221,8 +255,9 @@ class StreamingEngine:
             self._end.record(streams.compute)
             job = self._update_job(runner, batch, learning_rate, name)
         self._gates = dict(job.gates)
+        self._last = LaunchedStep(job.result, timeline, streams)
         self._pump.submit(job)
-        return LaunchedStep(job.result, timeline, streams)
+        return self._last
 
     def _update_job(
         self, runner: StepRunner, batch: Batch, learning_rate: float, name: str
@@ -266,6 +301,10 @@ class StreamingEngine:
         for gate in self._gates.values():
             gate.wait_done()
         self._streams.health.check()
+
+    def measured_window_s(self) -> dict[str, float]:
+        """Return the last step's measured compute seconds per window."""
+        return self._last.window_s() if self._last is not None else {}
 
     def host_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the last step's unclipped gradients by Hugging Face name."""

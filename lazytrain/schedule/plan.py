@@ -125,6 +125,9 @@ class Prediction(Contract):
     step_s: float
     exposed_s: dict[str, float]
     peak_bytes: dict[str, int]
+    window_s: dict[str, float] = Field(
+        default_factory=dict, description="compute per window: `forward 3`, `loss`, ..."
+    )
 
 
 class Solve(Contract):

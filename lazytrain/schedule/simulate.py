@@ -45,8 +45,14 @@ class Simulation:
     def prediction(self) -> Prediction:
         """The figures a plan carries."""
         exposed = {name: seconds for name, seconds in self.exposed_s.items() if seconds}
+        windows = {
+            task.name: task.seconds for task in self.tasks if task.resource == "compute"
+        }
         return Prediction(
-            step_s=self.step_s, exposed_s=exposed, peak_bytes=self.peak_bytes
+            step_s=self.step_s,
+            exposed_s=exposed,
+            peak_bytes=self.peak_bytes,
+            window_s=windows,
         )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lazytrain.models.flops import tflops
 from lazytrain.records import StepRecord
-
-FLOPS_PER_PARAMETER_TOKEN = 6  # the paper's convention: forward 2, backward 4
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class Reading:
 
     def tflops(self, num_parameters: int) -> float:
         """Return 6 N tokens/s in TFLOP/s over padded tokens, N all parameters."""
-        rate = FLOPS_PER_PARAMETER_TOKEN * num_parameters * self.padded_tokens_per_s
-        return rate / 1e12
+        return tflops(num_parameters, self.padded_tokens_per_s)
 
 
 def reading(steps: Sequence[StepRecord], seconds: float) -> Reading:

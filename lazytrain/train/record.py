@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from lazytrain.executor.protocol import Engine
 from lazytrain.profile.hardware import device_for, gpu_cap_bytes, settings_for
 from lazytrain.profile.memory import gpu_memory_bytes
 from lazytrain.provenance import collect, device_name
-from lazytrain.records import RunRecord, sha256_file
+from lazytrain.records import PlanVsMeasured, RunRecord, WindowCheck, sha256_file
 from lazytrain.schedule.plan import Plan
 from lazytrain.train.measure import Outcome
 from lazytrain.train.request import Data, RunRequest
@@ -43,7 +44,8 @@ def results_of(
         "master": engine.master,
         "optimizer_state": engine.optimizer_state,
         "kernel": engine.kernel,
-        "exposed_s": outcome.timed_breakdown_s,
+        "exposed_s": exposed_of(outcome.timed_breakdown_s),
+        "breakdown_s": outcome.timed_breakdown_s,
         "seeds": {
             "weights": request.config.seed,
             "order": request.config.seed,
@@ -67,6 +69,46 @@ def results_of(
             "solve_gap": plan.solve.gap,
         }
     return found
+
+
+def exposed_of(breakdown_s: Mapping[str, float]) -> dict[str, float]:
+    """Return the causes for which compute stood still, without their prefix."""
+    prefix = "exposed_"
+    return {
+        cause.removeprefix(prefix): seconds
+        for cause, seconds in breakdown_s.items()
+        if cause.startswith(prefix)
+    }
+
+
+def plan_vs_measured(
+    engine: Engine, outcome: Outcome, plan: Plan
+) -> PlanVsMeasured | None:
+    """Return prediction beside measurement; None if the engine has no windows."""
+    read_windows = getattr(engine, "measured_window_s", None)
+    if read_windows is None:
+        return None
+    measured: dict[str, float] = read_windows()
+    expected = plan.prediction
+    predicted = expected.window_s if expected else {}
+    names = [*predicted, *(name for name in measured if name not in predicted)]
+    peaks = engine.peaks()
+    return PlanVsMeasured(
+        plan_sha256=plan.sha256,
+        predicted_step_s=expected.step_s if expected else None,
+        measured_step_s=outcome.timed.step_s if outcome.timed else None,
+        predicted_exposed_s=expected.exposed_s if expected else {},
+        measured_exposed_s=exposed_of(outcome.timed_breakdown_s),
+        predicted_peak_bytes=expected.peak_bytes if expected else {},
+        measured_gpu_peak_bytes=peaks.gpu_bytes,
+        measured_host_peak_bytes=peaks.host_bytes,
+        windows={
+            name: WindowCheck(
+                predicted_s=predicted.get(name), measured_s=measured.get(name)
+            )
+            for name in names
+        },
+    )
 
 
 def record_of(request: RunRequest, found: dict[str, Any]) -> RunRecord:

@@ -28,7 +28,12 @@ from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
 from lazytrain.train.build import PLANNED, build_engine, optimizer_for
 from lazytrain.train.lock import hold_accelerator
 from lazytrain.train.loop import Loop, check_purpose
-from lazytrain.train.record import over_host_cap, record_of, results_of
+from lazytrain.train.record import (
+    over_host_cap,
+    plan_vs_measured,
+    record_of,
+    results_of,
+)
 from lazytrain.train.request import RunRequest, load_data
 from lazytrain.train.sinks import JsonLines, Sink, Sinks, Wandb, progress
 from lazytrain.train.source import Source, load_source
@@ -120,6 +125,10 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
             outcome = loop.run(data.train)
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
+        if plan is not None:
+            comparison = plan_vs_measured(engine, outcome, plan)
+            if comparison is not None:
+                write(comparison, request.out / "plan_vs_measured.json")
         found = results_of(request, engine, outcome, plan, data)
         return record_of(request, found | over_host_cap(request, engine))
 

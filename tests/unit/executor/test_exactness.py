@@ -145,3 +145,24 @@ def test_evaluation_matches_the_training_loss_and_updates_nothing():
     step = engine.train_step(batch, 1e-3).result()
     assert total / count == pytest.approx(step.loss, rel=1e-6)
     engine.close()
+
+
+def test_every_window_of_a_step_is_measured():
+    config = small_config("3B-mini", layers=3)
+    engine = engine_for(config, plan_for(config, "GRGG"))
+    engine.train_step(random_batch(config.vocab_size), 1e-3).result()
+    windows = engine.measured_window_s()
+    expected = {f"forward {i}" for i in range(3)} | {f"backward {i}" for i in range(3)}
+    expected |= {"replay 0", "embedding", "embedding backward", "loss"}
+    assert windows.keys() == expected
+    assert min(windows.values()) >= 0
+    engine.close()
+
+
+def test_a_run_without_instruments_measures_nothing():
+    config = small_config("3B-mini", layers=2)
+    engine = engine_for(config, plan_for(config, "GGG"), instrument=False)
+    step = engine.train_step(random_batch(config.vocab_size), 1e-3).result()
+    assert step.breakdown_s == {}
+    assert engine.measured_window_s() == {}
+    engine.close()

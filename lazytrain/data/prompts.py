@@ -150,6 +150,8 @@ def _assistant_spans(
 
 def _shared_len(one: str, other: str) -> int:
     """Return how many leading characters two texts share."""
+    if other.startswith(one):
+        return len(one)
     for place, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return place

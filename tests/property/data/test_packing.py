@@ -90,7 +90,7 @@ def test_borders_positions_and_documents_agree(sizes):
             assert len(set(batch.documents.flatten()[one:other].tolist())) == 1
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(derandomize=True, max_examples=25, deadline=None)
 @given(st.sampled_from([_packed, _grouped]), sizes, st.integers(0, 8))
 def test_both_streams_resume_anywhere(make, sizes, done):
     rows = _rows([*sizes, 5, 9])

@@ -138,13 +138,18 @@ def test_any_file_with_questions_and_answers_can_be_evaluated(run_folder, tmp_pa
     assert (found.before, found.majority_baseline) == (None, 0.0)
 
 
-def test_a_run_without_a_model_is_not_evaluated(run_folder, tmp_path):
+def test_a_run_without_a_model_passes_its_reason_on(run_folder, tmp_path):
     record = json.loads((run_folder / "out" / "record.json").read_text())
     record |= {"status": "oom", "reason": "too large"}
     (tmp_path / "record.json").write_text(json.dumps(record))
-    request = Request(run_folder / "out" / "weights", record=tmp_path / "record.json")
-    with pytest.raises(InvalidInput, match="too large"):
-        run_evaluation(request)
+    request = Request(
+        run_folder / "out" / "weights",
+        split=run_folder / "split.json",
+        record=tmp_path / "record.json",
+    )
+    found = run_evaluation(request)
+    assert (found.status, found.reason) == ("oom", "too large")
+    assert found.predictions == ()
 
 
 def test_missing_parts_are_named(run_folder, tmp_path):

@@ -133,6 +133,13 @@ def attention_order(attention: str) -> contextlib.AbstractContextManager[None]:
     return context
 
 
+def num_graphs() -> int:
+    """Return how many graphs Dynamo has captured in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
 def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) -> Body:
     """Compile a body for one save level.
 
@@ -152,7 +159,14 @@ def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) 
 
     def call(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
         if h.shape in seen:
-            return compiled(h, cos, sin, weights)
+            before = num_graphs()
+            result = compiled(h, cos, sin, weights)
+            if num_graphs() != before:
+                raise RuntimeError(
+                    f"{own.__name__} was compiled again for {tuple(h.shape)}: the new "
+                    "graph may keep other tensors than the plan counts on"
+                )
+            return result
         # The graph cache's key knows nothing of the attention backend.
         patched = functorch_config.patch(
             activation_memory_budget=budget, enable_autograd_cache=False

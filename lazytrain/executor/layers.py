@@ -8,16 +8,21 @@ checkpointing does. At higher levels the graph also holds what the level keeps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from lazytrain.errors import PlanMismatch
 from lazytrain.executor.bodies import Bodies
 from lazytrain.executor.handles import Range, Rebinder
 from lazytrain.executor.layout import Layout
+from lazytrain.units import MIB
+
+# Rotary tables and the like, which all graphs share.
+_KEPT_SLACK_BYTES = 2 * MIB
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,18 @@ class LayerRunner:
         bodies: The layer functions.
         layouts: Weight layout per layer type.
         rebinder: Finds owners' buffers at backward.
+        expected_kept: Bytes a graph may keep per micro-batch, by layer type and save
+            level, where the plan says so.
     """
 
     def __init__(
-        self, bodies: Bodies, layouts: dict[str, Layout], rebinder: Rebinder
+        self,
+        bodies: Bodies,
+        layouts: dict[str, Layout],
+        rebinder: Rebinder,
+        expected_kept: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
+        self._expected_kept = dict(expected_kept or {})
         self._bodies = bodies
         self._layouts = layouts
         self._rebinder = rebinder
@@ -115,11 +127,28 @@ class LayerRunner:
         )
         with torch.enable_grad(), hooks:
             output = self._call(place, leaf, graph=True)
+        self._check_kept(place)
         self._graphs[place.layer, place.micro_batch] = KeptGraph(
             get_gradient_edge(output),
             tuple(get_gradient_edge(tensor) for tensor in (leaf, *weights)),
         )
         return output.detach()
+
+    def _check_kept(self, place: Place) -> None:
+        """Refuse a body that keeps more than its save level was planned with.
+
+        Raises:
+            PlanMismatch: Naming layer type, level and both sizes; checked once each.
+        """
+        key = (place.layer_type, place.save_level)
+        expected = self._expected_kept.pop(key, None)
+        kept = self._rebinder.kept_bytes
+        if expected is not None and kept > expected * 1.02 + _KEPT_SLACK_BYTES:
+            raise PlanMismatch(
+                f"a {place.layer_type} layer at level {place.save_level} keeps "
+                f"{kept:,} bytes per micro-batch, the plan counts on {expected:,}: "
+                "profile the layers again"
+            )
 
     def backward(
         self, place: Place, hidden: Tensor, grad_output: Tensor

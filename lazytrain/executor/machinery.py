@@ -108,7 +108,12 @@ def _runner(
         return weights.where(owner)
 
     bodies = Bodies(decoder, names, body, choices.attention)
-    return LayerRunner(bodies, layouts, Rebinder(resolve))
+    expected = {
+        (template.layer_type, template.save_level): template.kept_bytes
+        for template in plan.templates
+        if template.kept_bytes is not None
+    }
+    return LayerRunner(bodies, layouts, Rebinder(resolve), expected)
 
 
 def _head(plan: Plan, decoder: Decoder, sizes: Sizes, device: torch.device) -> HeadLoss:

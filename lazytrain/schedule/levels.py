@@ -69,17 +69,25 @@ def with_levels(plan: Plan, instance: Instance) -> Plan:
         return plan
     levels = choose_levels(instance, spare_bytes(plan, instance))
     group = plan.groups[0].model_copy(update={"save_level": levels})
+    share = group.micro_batch / plan.batch
     templates = {
         (kind, level): Template(
             layer_type=kind,
             save_level=level,
             body=instance.execution.body if instance.execution else "eager",
+            kept_bytes=int(_kept(instance, kind, level) * share),
         )
         for kind, level in zip(instance.layer_types, levels, strict=True)
     }
     return plan.model_copy(
         update={"groups": (group,), "templates": tuple(templates.values())}
     )
+
+
+def _kept(instance: Instance, kind: str, level: str) -> int:
+    """Return what a level of a layer type keeps of the whole batch."""
+    sizes = {cost.name: cost.kept_bytes for cost in instance.levels.get(kind, ())}
+    return sizes.get(level, 0)
 
 
 def saved_s(plan: Plan, instance: Instance) -> tuple[float, ...]:

@@ -166,3 +166,19 @@ def test_a_run_without_instruments_measures_nothing():
     assert step.breakdown_s == {}
     assert engine.measured_window_s() == {}
     engine.close()
+
+
+def test_a_body_that_keeps_more_than_planned_is_refused():
+    from lazytrain.errors import PlanMismatch
+    from lazytrain.schedule.plan import Template
+
+    config = small_config("7B-mini", layers=2)
+    wide = {"batch": 64, "seq_len": 64, "micro_batch": 64, "level": "all"}
+    plan = plan_for(config, "GGG", **wide)
+    kind = config.layer_types[0]
+    low = Template(layer_type=kind, save_level="all", body="eager", kept_bytes=1000)
+    plan = plan.model_copy(update={"templates": (low,)})
+    engine = engine_for(config, plan)
+    batch = random_batch(config.vocab_size, rows=64, tokens=64)
+    with pytest.raises(PlanMismatch, match="profile the layers again"):
+        engine.train_step(batch, 1e-3)

@@ -93,6 +93,12 @@ def solve_milp(instance: Instance, limits: Limits, method: str = "milp") -> Plan
     started = time.perf_counter()
     program = _build(instance, method)
     _configure(program.model, limits)
+    if method == "milp" and not program.edges and not program.carried:
+        _keep_lean(program.model)
+    if method == "literal":
+        from lazytrain.schedule.start import add_start
+
+        add_start(program, instance)
     homes, status = _optimize(instance, program, method)
     carried = {
         key: [max(0.0, program.model.getVal(v)) * program.carried_unit for v in row]
@@ -155,6 +161,15 @@ def _configure(model: Any, limits: Limits) -> None:
     model.setParam("numerics/dualfeastol", 1e-9)
     # A keyboard interrupt must end the program, not only the solve.
     model.setParam("misc/catchctrlc", False)
+
+
+def _keep_lean(model: Any) -> None:
+    """Leave out what only costs time on the plain compact program (benchmarked)."""
+    from pyscipopt import SCIP_PARAMSETTING
+
+    model.setHeuristics(SCIP_PARAMSETTING.FAST)
+    model.setParam("misc/usesymmetry", 0)
+    model.setParam("propagating/probing/maxprerounds", 0)
 
 
 def _optimize(

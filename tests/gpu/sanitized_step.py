@@ -10,7 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from streaming import engine_for, plan_for, random_batch, small_config  # noqa: E402
+from streaming import engine_for, plan_for, random_batch, small_config
 
 
 def main() -> None:

@@ -60,6 +60,23 @@ def test_bf16_gradients_are_as_good_as_autograds(model, body, level):
     engine.close()
 
 
+@pytest.mark.parametrize("level", EAGER)
+def test_liger_bodies_are_as_good_as_autograds(level):
+    pytest.importorskip("liger_kernel", reason="needs liger-kernel")
+    config = small_config("7B-mini", layers=4)
+    plan = plan_for(config, "CRGCG", level=level, body="liger", seq_len=64)
+    engine = engine_for(config, plan, device="cuda", dtype=torch.bfloat16)
+    weights = weights_of(engine)
+    batch = random_batch(config.vocab_size, tokens=64)
+    engine.train_step(batch, 1e-3).result()
+    _, plain = reference_gradients(config, weights, batch, torch.bfloat16, "cuda")
+    _, truth = reference_gradients(config, weights, batch, torch.float32, "cuda")
+    for name, value in gradients_of(engine).items():
+        own = relative_error(plain[name], truth[name])
+        assert relative_error(value, truth[name]) < 1.5 * own + 5e-3, name
+    engine.close()
+
+
 def test_reserved_memory_does_not_grow():
     config = small_config("7B-mini", layers=4)
     engine = engine_for(config, plan_for(config, "CRGCG"), device="cuda")

@@ -22,6 +22,9 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="folder to write, instead of the file's")
     ] = None,
+    resume: Annotated[
+        str, typer.Option(help="auto, never, or a checkpoint or run to go on from")
+    ] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="print the record as JSON on stdout")
     ] = False,
@@ -33,7 +36,7 @@ def train(
     settings = load_yaml(FineTune, config)
     if out is not None:
         settings = settings.model_copy(update={"out": out})
-    record = fine_tune(settings)
+    record = fine_tune(settings, resume)
     if as_json:
         sys.stdout.write(record.model_dump_json() + "\n")
     else:

@@ -28,8 +28,8 @@ def load_tokenizer(name_or_path: str, vocab_size: int) -> Any:
     """Return the tokenizer that goes with a model.
 
     Args:
-        name_or_path: ``random`` or ``byte-level`` for the built-in one; else a folder
-            or a hub id.
+        name_or_path: ``random`` or ``byte-level`` for the built-in one; else a folder,
+            a GGUF file or a hub id.
         vocab_size: The model's vocabulary; every token id lies below it.
 
     Raises:
@@ -80,7 +80,11 @@ def _pretrained(name_or_path: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        path = Path(name_or_path)
+        if path.suffix == ".gguf":
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path)
     except (OSError, ValueError) as error:
         kind = (
             "folder holds no tokenizer"

@@ -31,12 +31,13 @@ from lazytrain.data.split import SplitSettings, split_rows
 from lazytrain.profile.accelerator import resolve_accelerator
 from lazytrain.profile.hardware import measure_hardware
 from lazytrain.profile.layers import bench_for, measure_model
-from lazytrain.records import Contract, RunRecord, write
+from lazytrain.records import Contract, RunRecord, write, write_text
 from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.train.lock import hold_accelerator
 from lazytrain.train.request import RunRequest
+from lazytrain.train.resume import AUTO, reusable_plan
 from lazytrain.train.run import guarded, train_source
 from lazytrain.train.source import RANDOM, Source, load_source
 
@@ -51,7 +52,9 @@ class FineTune(Contract):
     table. Paths are relative to where the command runs.
     """
 
-    model: str = Field(description="folder, hub id, or with random weights a name")
+    model: str = Field(
+        description="folder, GGUF file, hub id, or with random weights a name"
+    )
     weights: Literal["pretrained", "random"] = "pretrained"
     data: str = Field(default="synthetic", description="synthetic, file or hub id")
     synthetic: SyntheticSettings = SyntheticSettings()
@@ -67,6 +70,8 @@ class FineTune(Contract):
     schedule: ScheduleSettings = ScheduleSettings(kind="cosine", warmup_fraction=0.03)
     eval_every: int = Field(default=0, ge=0, description="0: only at the end")
     eval_rows: int = Field(default=64, ge=1)
+    save_every: int = Field(default=0, ge=0, description="0: save no checkpoint")
+    keep_checkpoints: int = Field(default=2, ge=1)
     seed: int = 0
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     plan: Path | None = Field(default=None, description="a plan; empty: solve one")
@@ -162,11 +167,16 @@ def make_plan(settings: FineTune, accelerator: str, source: Source) -> Plan:
     return solve(instance, limits)
 
 
-def fine_tune(settings: FineTune) -> RunRecord:
+def fine_tune(settings: FineTune, resume: str = AUTO) -> RunRecord:
     """Run a fine-tuning and write its record, steps, plan and weights below ``out``.
 
+    Args:
+        settings: What to train, on what, and how.
+        resume: ``auto`` goes on from the newest whole checkpoint below ``out``, if
+            there is one; ``never`` starts anew; or a checkpoint or a run's folder.
+
     Raises:
-        InvalidInput: If model, data, budgets or plan cannot be used.
+        InvalidInput: If model, data, budgets, plan or checkpoint cannot be used.
         DeviceBusy: If another run holds the GPU.
     """
     accelerator = resolve_accelerator(settings.accelerator)
@@ -174,20 +184,34 @@ def fine_tune(settings: FineTune) -> RunRecord:
     weights = RANDOM if name is not None else settings.model
     source = load_source(weights, name)
     rows, split = prepare_data(settings)
+    request = RunRequest(
+        row=settings.row(accelerator),
+        config=settings.pipeline(accelerator),
+        purpose="quality",
+        split=split,
+        rows=rows,
+        out=settings.out,
+        plan=settings.plan,
+        save_every=settings.save_every,
+        keep_checkpoints=settings.keep_checkpoints,
+        resume=resume,
+    )
     with hold_accelerator(accelerator):
-        plan_path = settings.plan
-        if plan_path is None:
-            plan_path = settings.out / "plan.json"
-            write(make_plan(settings, accelerator, source), plan_path)
-        request = RunRequest(
-            row=settings.row(accelerator),
-            config=settings.pipeline(accelerator),
-            purpose="quality",
-            split=split,
-            rows=rows,
-            out=settings.out,
-            plan=plan_path,
-        )
+        if request.plan is None:
+            plan = settings.out / "plan.json"
+            _write_plan(settings, request, source, plan)
+            request = request.model_copy(update={"plan": plan})
         record = guarded(request, lambda given: train_source(given, source))
     write(record, settings.out / "record.json")
     return record
+
+
+def _write_plan(
+    settings: FineTune, request: RunRequest, source: Source, path: Path
+) -> None:
+    """Write the plan of the checkpoint to go on from, or else a new one."""
+    saved = reusable_plan(request)
+    if saved is not None:
+        write_text(saved, path)
+    else:
+        write(make_plan(settings, request.row.accelerator, source), path)

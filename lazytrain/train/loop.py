@@ -56,6 +56,9 @@ class Loop:
         first_step: Steps already taken by an earlier run that this one resumes.
         after_step: Called after each launched step with its number, counted from 1:
             the place to save a checkpoint.
+        settle: Says after which steps ``after_step`` needs all results read and handed
+            on; its time then counts for no step.
+        earlier: Records of the steps before ``first_step``.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Loop:
         eval_batches: Sequence[Batch] = (),
         first_step: int = 0,
         after_step: Callable[[int], None] | None = None,
+        settle: Callable[[int], bool] | None = None,
+        earlier: Sequence[StepRecord] = (),
     ) -> None:
         check_purpose(purpose)
         self._engine = engine
@@ -74,6 +79,8 @@ class Loop:
         self._eval_batches = eval_batches
         self._first_step = first_step
         self._after_step = after_step
+        self._settle = settle
+        self._earlier = tuple(earlier)
         self._records: list[StepRecord] = []
         self._clock = time.perf_counter()
 
@@ -85,6 +92,7 @@ class Loop:
         """
         source = iter(batches)
         warmup_end = self._first_step + self._purpose.warmup_steps
+        warmup_end = min(warmup_end, self._purpose.num_steps)
         self._clock = time.perf_counter()
         self._stretch(source, range(self._first_step, warmup_end))
         self._engine.drain()
@@ -94,7 +102,7 @@ class Loop:
         seconds = time.perf_counter() - start - paused_s
         timed = self._records[self._purpose.warmup_steps :]
         return Outcome(
-            steps=self._records,
+            steps=[*self._earlier, *self._records],
             timed=reading(timed, seconds) if timed else None,
             timed_breakdown_s=mean_breakdown_s(timed),
             eval_loss=self._last_eval_loss(),
@@ -109,14 +117,31 @@ class Loop:
             if before is not None:
                 self._finish(before)
             before = current
-            if self._after_step is not None:
-                self._after_step(step + 1)
             if self._is_eval_step(step + 1):
                 paused_s += self._finish(before, with_evaluation=True)
                 before = None
+            is_settled = self._settle is not None and self._settle(step + 1)
+            if is_settled and before is not None:
+                self._finish(before)
+                before = None
+            paused_s += self._tell(step + 1, is_settled)
         if before is not None:
             self._finish(before)
         return paused_s
+
+    def _tell(self, done: int, is_settled: bool) -> float:
+        """Call ``after_step``; return the seconds that no step is charged with."""
+        if self._after_step is None:
+            return 0.0
+        if not is_settled:
+            self._after_step(done)
+            return 0.0
+        self._engine.drain()
+        start = time.perf_counter()
+        self._after_step(done)
+        seconds = time.perf_counter() - start
+        self._clock += seconds
+        return seconds
 
     def _launch(self, source: Iterator[Batch], step: int) -> Launched:
         batch = next(source, None)
@@ -170,7 +195,8 @@ class Loop:
         return done == self._purpose.num_steps or bool(every and done % every == 0)
 
     def _last_eval_loss(self) -> float | None:
-        losses = [r.eval_loss for r in self._records if r.eval_loss is not None]
+        records = (*self._earlier, *self._records)
+        losses = [r.eval_loss for r in records if r.eval_loss is not None]
         return losses[-1] if losses else None
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from lazytrain.config import PipelineConfig, Purpose, RunRow
-from lazytrain.data.batches import Batch, BatchStream, batches
+from lazytrain.data.batches import Batch, BatchStream, Position, batches
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import side_rows
 from lazytrain.profile.hardware import settings_for
@@ -28,6 +30,9 @@ class RunRequest(Contract):
     rows: Path
     out: Path
     plan: Path | None = None
+    save_every: int = Field(default=0, ge=0, description="0: save no checkpoint")
+    keep_checkpoints: int = Field(default=2, ge=1)
+    resume: str = Field(default="never", description="auto, never or a checkpoint")
 
     @property
     def settings(self) -> Purpose:
@@ -45,10 +50,13 @@ class Data:
     manifest: SplitManifest
 
 
-def load_data(request: RunRequest, tokenizer: Any) -> Data:
+def load_data(
+    request: RunRequest, tokenizer: Any, start: Position | None = None
+) -> Data:
     """Return seeded training batches and, for quality, held-out ones.
 
     A throughput run pads every row to ``seq_len``: each batch is then the same work.
+    A resumed run goes on at ``start``.
     """
     rows = read_rows(request.rows)
     manifest = read(SplitManifest, request.split)
@@ -61,6 +69,7 @@ def load_data(request: RunRequest, tokenizer: Any) -> Data:
         seed=request.config.seed,
         pad_to="longest" if is_quality else "max",
         allow_truncation=request.config.allow_truncation,
+        start=start,
     )
     test = side_rows(rows, manifest.test)[: request.settings.eval_rows]
     held_out = _held_out(request, test, tokenizer) if is_quality else []

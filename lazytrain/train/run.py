@@ -8,8 +8,9 @@ the reason and the remedy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from lazytrain.errors import LazyTrainError, OutOfMemory
@@ -21,20 +22,21 @@ from lazytrain.profile.hardware import (
     gpu_cap_bytes,
     settings_for,
 )
-from lazytrain.records import RunRecord, read, write
+from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.schedule.plan import Plan
-from lazytrain.train import capacity
+from lazytrain.train import capacity, resume
 from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
 from lazytrain.train.build import PLANNED, build_engine, optimizer_for
 from lazytrain.train.lock import hold_accelerator
 from lazytrain.train.loop import Loop, check_purpose
+from lazytrain.train.measure import Outcome
 from lazytrain.train.record import (
     over_host_cap,
     plan_vs_measured,
     record_of,
     results_of,
 )
-from lazytrain.train.request import RunRequest, load_data
+from lazytrain.train.request import Data, RunRequest, load_data
 from lazytrain.train.sinks import JsonLines, Sink, Sinks, Wandb, progress
 from lazytrain.train.source import Source, load_source
 from lazytrain.train.subprocess_run import KILLED, RunFailed, is_worker, start
@@ -116,13 +118,16 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
     row, config = request.row, request.config
     plan = read(Plan, request.plan) if request.plan is not None else None
     _check_memory(request, source, plan)
-    data = load_data(request, source.tokenizer)
-    with _closing(build_engine(row, config, plan, source)) as engine:
-        if request.purpose == "quality":
+    point = resume.find(request)
+    data = load_data(request, source.tokenizer, resume.position_of(point))
+    first = replace(source, state_dict=point.weights) if point else source
+    with _closing(build_engine(row, config, plan, first)) as engine:
+        saver = resume.Saver(request, engine, source, data, plan, [])
+        if point is not None:
+            saver.restore(point)
+        elif request.purpose == "quality":
             _save_initial(request, engine, source)
-        with Sinks(*_sinks(request)) as sinks:
-            loop = Loop(engine, request.settings, sinks.put, data.held_out)
-            outcome = loop.run(data.train)
+        outcome = _train_steps(saver, data)
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
         if plan is not None:
@@ -131,6 +136,23 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
                 write(comparison, request.out / "plan_vs_measured.json")
         found = results_of(request, engine, outcome, plan, data)
         return record_of(request, found | over_host_cap(request, engine))
+
+
+def _train_steps(saver: resume.Saver, data: Data) -> Outcome:
+    """Run the loop from where the run stands to its end."""
+    request, earlier = saver.request, tuple(saver.steps)
+    with Sinks(*_sinks(request, earlier), saver) as sinks:
+        loop = Loop(
+            saver.engine,
+            request.settings,
+            sinks.put,
+            data.held_out,
+            first_step=len(earlier),
+            after_step=saver.after_step,
+            settle=saver.is_due,
+            earlier=earlier,
+        )
+        return loop.run(data.train)
 
 
 @contextmanager
@@ -164,12 +186,18 @@ def _check_memory(request: RunRequest, source: Source, plan: Plan | None) -> Non
     capacity.preflight(needed, settings.budgets.host_capacity, what)
 
 
-def _sinks(request: RunRequest) -> list[Sink]:
-    """Return where the steps go; W&B only when asked for."""
+def _sinks(request: RunRequest, earlier: Sequence[StepRecord]) -> list[Sink]:
+    """Return where the steps go; W&B only when asked for.
+
+    The file of steps starts with those of the run that this one resumes.
+    """
     row = request.row
     title = f"{row.accelerator}/{row.scale}/{row.system}"
+    lines = JsonLines(request.out / "steps.jsonl")
+    for step in earlier:
+        lines.put(step)
     sinks: list[Sink] = [
-        JsonLines(request.out / "steps.jsonl"),
+        lines,
         progress(request.settings.num_steps, title),
     ]
     if request.config.wandb != "disabled":
@@ -180,7 +208,13 @@ def _sinks(request: RunRequest) -> list[Sink]:
 def _save(folder: Path, engine: Engine, source: Source) -> None:
     """Write the engine's weights once every update has reached them."""
     engine.drain()
-    save_pretrained(folder, engine.named_weights(), source.config, source.tokenizer)
+    save_pretrained(
+        folder,
+        engine.named_weights(),
+        source.config,
+        source.tokenizer,
+        generation=source.generation,
+    )
 
 
 def _save_initial(request: RunRequest, engine: Engine, source: Source) -> None:

@@ -7,8 +7,7 @@ larger than the free memory.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,72 +17,41 @@ from torch import Tensor
 from lazytrain.data.prompts import load_tokenizer
 from lazytrain.errors import InvalidInput
 from lazytrain.models.decoder import Decoder
+from lazytrain.models.gguf import SUFFIX, GgufFile, gguf_config, is_gguf
+from lazytrain.models.load import safetensors_folder
 from lazytrain.models.scales import model_config
 
 RANDOM = "random"
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.txt", "*.model"]
 
 
-class SafetensorsFolder(Mapping[str, Tensor]):
-    """A model folder's tensors by name, each read when asked for.
-
-    Raises:
-        InvalidInput: If the folder holds no safetensors.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = self._index()
-
-    def _index(self) -> dict[str, str]:
-        from safetensors import safe_open
-
-        index = self._folder / "model.safetensors.index.json"
-        if index.exists():
-            found: dict[str, str] = json.loads(index.read_text())["weight_map"]
-            return found
-        single = self._folder / "model.safetensors"
-        if not single.exists():
-            raise InvalidInput(
-                "weights", str(self._folder), "holds no model.safetensors"
-            )
-        with safe_open(single, framework="pt") as file:
-            return dict.fromkeys(file.keys(), single.name)
-
-    def __getitem__(self, name: str) -> Tensor:
-        """Read one tensor."""
-        from safetensors import safe_open
-
-        with safe_open(self._folder / self._files[name], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over names."""
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        """Return the number of tensors."""
-        return len(self._files)
-
-
 @dataclass(frozen=True)
 class Source:
-    """A model to train: configuration, weights (None: random) and tokenizer."""
+    """A model to train.
+
+    Attributes:
+        config: Hugging Face configuration.
+        state_dict: Weights by Hugging Face name; None: random.
+        tokenizer: Its tokenizer.
+        generation: Its generation settings, if it has any of its own.
+    """
 
     config: Any
     state_dict: Mapping[str, Tensor] | None
     tokenizer: Any
+    generation: Any = None
 
 
 def _fetch(weights: str) -> Path:
-    """Return the folder of a path or of a hub id.
+    """Return the GGUF file or the folder of a path, or the folder of a hub id.
 
     Raises:
-        InvalidInput: If it is neither a folder nor a reachable id.
+        InvalidInput: If it is neither there nor a reachable id.
     """
-    if Path(weights).is_dir():
+    if Path(weights).is_dir() or is_gguf(Path(weights)):
         return Path(weights)
+    if weights.endswith(SUFFIX):
+        raise InvalidInput("weights", weights, "there is no such GGUF file")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -92,24 +60,27 @@ def _fetch(weights: str) -> Path:
     except (OSError, HfHubHTTPError, HFValidationError, ValueError) as error:
         remedy = (
             "is no folder and cannot be fetched from the hub; give a folder that holds "
-            "config.json and safetensors, or weights: random"
+            "config.json and safetensors, a GGUF file, or weights: random"
         )
         raise InvalidInput("weights", weights, remedy) from error
 
 
 def pretrained_config(folder: Path) -> Any:
-    """Return a folder's configuration, if it is that of a decoder.
+    """Return a folder's or a GGUF file's configuration, if it is that of a decoder.
 
     Raises:
         InvalidInput: If there is none, or it is no causal language model's.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput("weights", str(folder), reason) from error
+    if is_gguf(folder):
+        config = gguf_config(folder)
+    else:
+        try:
+            config = AutoConfig.from_pretrained(folder)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise InvalidInput("weights", str(folder), reason) from error
     is_causal = type(config) in AutoModelForCausalLM._model_mapping
     if not is_causal or getattr(config, "is_encoder_decoder", False):
         remedy = "is not a decoder-only language model; choose a causal LM"
@@ -133,7 +104,7 @@ def load_source(weights: str, model: str | None) -> Source:
     """Return the model to train.
 
     Args:
-        weights: ``random``, a folder or a hub id.
+        weights: ``random``, a folder, a GGUF file or a hub id.
         model: A name of the shape table; None takes the folder's shape as it is.
 
     Raises:
@@ -150,4 +121,15 @@ def load_source(weights: str, model: str | None) -> Source:
     if model is not None:
         _check_shape(config, model)
     tokenizer = load_tokenizer(str(folder), config.vocab_size)
-    return Source(config, SafetensorsFolder(folder), tokenizer)
+    state: Mapping[str, Tensor]
+    state = GgufFile(folder) if is_gguf(folder) else safetensors_folder(folder)
+    return Source(config, state, tokenizer, _generation(folder))
+
+
+def _generation(folder: Path) -> Any:
+    """Return a folder's own generation settings, or None."""
+    from transformers import GenerationConfig
+
+    if not (folder / "generation_config.json").is_file():
+        return None
+    return GenerationConfig.from_pretrained(folder)

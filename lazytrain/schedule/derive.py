@@ -57,9 +57,8 @@ def derive_instance(
     sizes = model_sizes(layers, run)
     budget, fixed = budgets(hardware, settings, parts, run, sizes)
     scale = row.batch * row.seq_len / layers.tokens
-    costs = [_cost(layers, kind) for kind in layers.layer_types]
-    forward = tuple(cost.forward_s * scale for cost in costs)
-    backward = tuple(_backward_s(cost, run.save_level) * scale for cost in costs)
+    times = _costs(hardware, layers, run, scale)
+    forward, backward = times.forward_s, times.backward_s
     weights = tuple(
         0 if run.resident_weights else part.weight_bytes
         for part in parts
@@ -70,13 +69,13 @@ def derive_instance(
     return Instance(
         name=f"{row.accelerator}/{row.scale}/{row.system}",
         model=row.model,
-        layers=len(costs),
+        layers=len(forward),
         layer_types=layers.layer_types,
-        boundary_bytes=(boundary_bytes(run, sizes),) * (len(costs) + 1),
+        boundary_bytes=(boundary_bytes(run, sizes),) * (len(forward) + 1),
         rho_s=forward,
         window_write_s=_at_least(forward, weights, rates.h2d),
         window_read_s=_at_least(backward, weights, rates.h2d),
-        mandatory_d2h_bytes=(0,) * len(costs),
+        mandatory_d2h_bytes=(0,) * len(forward),
         mandatory_h2d_bytes=weights,
         bandwidth=rates,
         budget_bytes=budget,
@@ -87,20 +86,28 @@ def derive_instance(
         lambda_c_s=min(1e-5, tie / 1000),
         # A real step reads a boundary before the layer that needs it, and holds what
         # it recomputes; blocks beyond sqrt(L) would only hold more of it.
-        max_block=max(8, math.ceil(math.sqrt(len(costs)))),
+        max_block=max(8, math.ceil(math.sqrt(len(forward)))),
         options=Options(read_deadline="layer", transient=True, memory="static"),
         method=METHODS.get(row.system, "milp"),
         fixed_bytes=fixed,
-        costs=Costs(
-            forward_s=forward,
-            backward_s=backward,
-            embedding_s=layers.embedding_s * scale,
-            turn_s=layers.loss_s * scale,
-            optimizer_parameters_per_s=_optimizer_rate(hardware, run),
-        ),
+        costs=times,
         levels=level_costs(layers, run, scale),
         parts=parts,
         execution=run,
+    )
+
+
+def _costs(
+    hardware: HardwareProfile, layers: LayerProfile, run: Execution, scale: float
+) -> Costs:
+    """Return compute times scaled to the batch, and the optimizer's rate."""
+    types = [_cost(layers, kind) for kind in layers.layer_types]
+    return Costs(
+        forward_s=tuple(cost.forward_s * scale for cost in types),
+        backward_s=tuple(_backward_s(cost, run.save_level) * scale for cost in types),
+        embedding_s=layers.embedding_s * scale,
+        turn_s=layers.loss_s * scale,
+        optimizer_parameters_per_s=_optimizer_rate(hardware, run),
     )
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "train": "train",
     "evaluate": "evaluate",
     "export": "export",
+    "checkpoints": "export",
     "report": "report",
     "claims": "report",
     "doctor": "doctor",

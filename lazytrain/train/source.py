@@ -126,6 +126,17 @@ def load_source(weights: str, model: str | None) -> Source:
     return Source(config, state, tokenizer, _generation(folder))
 
 
+def model_folder_source(folder: Path, weights: Mapping[str, Tensor]) -> Source:
+    """Return a model whose weights lie elsewhere than configuration and tokenizer.
+
+    Raises:
+        InvalidInput: If the folder holds no configuration or tokenizer.
+    """
+    config = pretrained_config(folder)
+    tokenizer = load_tokenizer(str(folder), config.vocab_size)
+    return Source(config, weights, tokenizer, _generation(folder))
+
+
 def _generation(folder: Path) -> Any:
     """Return a folder's own generation settings, or None."""
     from transformers import GenerationConfig

@@ -1,0 +1,244 @@
+"""A run, a checkpoint, a folder or a GGUF file as a Hugging Face folder, verified.
+
+What is written is loaded again by plain transformers, and compared weight by weight and
+logit by logit with what the trainer computes, before the folder gets its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from lazytrain.errors import InvalidInput, LazyTrainError
+from lazytrain.models.decoder import Decoder
+from lazytrain.models.gguf import is_gguf
+from lazytrain.records import RunRecord, read
+from lazytrain.train import checkpoint
+from lazytrain.train.checkpoint import Broken, Checkpoint
+from lazytrain.train.probe import probe_ids, trainer_logits
+from lazytrain.train.resume import FOLDER
+from lazytrain.train.source import Source, load_source, model_folder_source
+from lazytrain.train.tensor_files import SHARD_BYTES
+from lazytrain.train.weights_io import save_pretrained
+
+log = logging.getLogger(__name__)
+WEIGHTS: Final = "weights"
+# Largest difference of logits, as a share of the largest logit.
+TOLERANCES: Final = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+
+
+class NotVerified(LazyTrainError):
+    """What was exported does not load as what was trained; nothing was left."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is exported, and where it was found."""
+
+    source: Source
+    path: Path
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """Weights by Hugging Face name."""
+        assert self.source.state_dict is not None
+        return self.source.state_dict
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written and how well it agrees.
+
+    Attributes:
+        folder: The Hugging Face folder.
+        origin: What it was made from.
+        num_parameters: Parameters, a tied weight counted once.
+        dtype: Of the weights.
+        logit_difference: Largest, as a share of the largest logit; None: not verified.
+    """
+
+    folder: Path
+    origin: Path
+    num_parameters: int
+    dtype: str
+    logit_difference: float | None
+
+
+def find_origin(path: Path) -> Origin:
+    """Return what a path stands for: a run, a checkpoint, a folder or a GGUF file.
+
+    Of a run the trained weights are taken, or the newest whole checkpoint where
+    training went on, or was cut short.
+
+    Raises:
+        InvalidInput: If it is none of these, or not whole.
+    """
+    if (path / checkpoint.MANIFEST).is_file():
+        try:
+            return _of_checkpoint(checkpoint.open_whole(path))
+        except Broken as error:
+            remedy = f"is no whole checkpoint: {error}"
+            raise InvalidInput("origin", str(path), remedy) from error
+    if is_gguf(path) or (path / "config.json").is_file():
+        return Origin(load_source(str(path), None), path)
+    newest, skipped = checkpoint.newest(path / FOLDER)
+    if newest is None and not (path / WEIGHTS).is_dir():
+        reasons = "; ".join(skipped.values())
+        remedy = f"holds no weights and no whole checkpoint {reasons}".strip()
+        raise InvalidInput("origin", str(path), remedy)
+    if newest is not None and newest.state.step > _trained_steps(path):
+        return _of_checkpoint(newest)
+    return Origin(load_source(str(path / WEIGHTS), None), path / WEIGHTS)
+
+
+def _trained_steps(run: Path) -> int:
+    """Return the steps behind a run's weights; -1 if there are none."""
+    record = run / "record.json"
+    if not (record.is_file() and (run / WEIGHTS).is_dir()):
+        return -1
+    return read(RunRecord, record).num_steps
+
+
+def _of_checkpoint(found: Checkpoint) -> Origin:
+    source = model_folder_source(found.model_folder, found.weights)
+    return Origin(source, found.folder)
+
+
+def export(
+    origin: Origin,
+    out: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    verify: bool = True,
+) -> Exported:
+    """Write a Hugging Face folder; it appears when it is whole and verified.
+
+    Args:
+        origin: What to export.
+        out: Where to; must not be there, or be empty.
+        dtype: Convert weights to it; None keeps them.
+        shard_bytes: Largest file.
+        verify: Load the folder with plain transformers and compare.
+
+    Raises:
+        InvalidInput: If ``out`` is taken or weights are missing.
+        NotVerified: If the folder does not load as the trained model.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidInput("out", str(out), "is not empty; give another folder")
+    source = origin.source
+    decoder = Decoder(source.config)
+    kept = origin.weights["model.norm.weight"].dtype
+    weights = Converted(origin.weights, decoder, dtype or kept)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as parent:
+        folder = Path(parent) / out.name
+        save_pretrained(
+            folder,
+            weights.items(),
+            source.config,
+            source.tokenizer,
+            shard_bytes,
+            source.generation,
+        )
+        difference = verified(folder, weights, source) if verify else None
+        if out.exists():
+            out.rmdir()
+        shutil.move(folder, out)
+    name = str(weights.dtype).removeprefix("torch.")
+    return Exported(out, origin.path, decoder.num_parameters, name, difference)
+
+
+class Converted(Mapping[str, Tensor]):
+    """A model's weights in one dtype, in the model's order, converted when read.
+
+    Raises:
+        InvalidInput: If a weight of the model is missing.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], decoder: Decoder, dtype: torch.dtype
+    ) -> None:
+        self._weights = weights
+        self.dtype = dtype
+        self._names = [
+            part.prefix + name for part in decoder.parts for name in part.tensors
+        ]
+        for name in self._names:
+            if name not in weights:
+                raise InvalidInput("weights", name, "is missing")
+        left_out = sorted(set(weights) - set(self._names))
+        if left_out:
+            log.warning("not exported, as the model has no such weight: %s", left_out)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Read and convert one weight."""
+        return self._weights[name].to(self.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Return the number of weights."""
+        return len(self._names)
+
+
+def verified(folder: Path, weights: Converted, source: Source) -> float:
+    """Load a folder with plain transformers and compare it with the trainer.
+
+    Returns:
+        The largest difference of logits, as a share of the largest logit.
+
+    Raises:
+        NotVerified: Naming what differs.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", output_loading_info=True
+    )
+    odd = {kind: sorted(names) for kind, names in report.items() if names}
+    if odd:
+        raise NotVerified(f"transformers reports {odd}")
+    _compare_weights(model, weights)
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    if tied != Decoder(source.config).tied:
+        raise NotVerified(
+            f"embedding and head are tied: {tied}, in training {not tied}"
+        )
+    again = AutoTokenizer.from_pretrained(folder)
+    if again.get_vocab() != source.tokenizer.get_vocab():
+        raise NotVerified("the tokenizer has another vocabulary")
+    if again.chat_template != source.tokenizer.chat_template:
+        raise NotVerified("the tokenizer has another chat template")
+    return _compare_logits(model.eval(), weights, source.config)
+
+
+def _compare_weights(model: Any, weights: Converted) -> None:
+    for name, parameter in model.named_parameters():
+        if name not in weights:
+            raise NotVerified(f"{name} is in the loaded model and was not trained")
+        if not torch.equal(parameter.detach(), weights[name]):
+            raise NotVerified(f"{name} differs after loading")
+
+
+def _compare_logits(model: Any, weights: Converted, config: Any) -> float:
+    ids = probe_ids(Decoder(config).vocab_size)
+    with torch.no_grad():
+        loaded = model(ids, use_cache=False).logits.double()
+    trained = trainer_logits(config, weights, ids, weights.dtype).double()
+    difference = float((loaded - trained).abs().max() / trained.abs().max())
+    # Written so that NaN fails too.
+    if not difference <= TOLERANCES.get(weights.dtype, 0.0):
+        raise NotVerified(f"logits differ by {difference:.1e} of the largest")
+    return difference

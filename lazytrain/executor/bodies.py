@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lazytrain.errors import InvalidInput, MissingExtra
 from lazytrain.models.decoder import Decoder
+from lazytrain.models.mixer import own_mixers
 
 # (hidden, cos, sin, weights) -> hidden
 Body = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor]], Tensor]
@@ -206,6 +207,7 @@ class Bodies:
         for layer_type, order in names.items():
             template = decoder.template(layer_type)
             template.train()
+            own_mixers(template)
             if kind == "liger":
                 template = liger_template(template)
             self._plain[layer_type] = layer_body(template, order)

@@ -3,8 +3,9 @@
 Each original question yields four rows, in the kinds of MetaMathQA: ``AnsAug`` (the
 question itself), ``Rephrased`` (the same in other words), ``FOBAR`` and ``SV`` (a
 number of the question is the unknown, its answer is given). Texts are short and sums
-need no carry, so that a model of a few million parameters learns them in minutes on a
-CPU; the three-digit answers still have to be computed, for there are hundreds of them.
+need no carry and are worked place by place, so that a model of a few million parameters
+learns them in minutes on a CPU; the three-digit answers still have to be computed, for
+there are hundreds of them.
 """
 
 from __future__ import annotations
@@ -96,11 +97,18 @@ def _row(question: Question, kind: str, row_id: int) -> Row:
 
 
 def _sum(q: Question) -> str:
-    return f"{q.first}+{q.second}={q.total}. The answer is: {q.total}"
+    return _worked(q.first, "+", q.second, q.total)
 
 
 def _difference(total: int, known: int) -> str:
-    return f"{total}-{known}={total - known}. The answer is: {total - known}"
+    return _worked(total, "-", known, total - known)
+
+
+def _worked(left: int, sign: str, right: int, result: int) -> str:
+    """Work a sum without carry place by place, then state the answer."""
+    digits = zip(f"{left:03d}", f"{right:03d}", f"{result:03d}", strict=True)
+    places = " ".join(f"{one}{sign}{other}={both}" for one, other, both in digits)
+    return f"{places}. The answer is: {result}"
 
 
 def _ans_aug(q: Question) -> tuple[str, str]:

@@ -30,7 +30,7 @@ types: $(BIN)/lazytrain
 	lint-imports
 
 pytest: $(BIN)/lazytrain
-	pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 # Every rule once, in a folder of its own, then the report.
 smoke: $(BIN)/lazytrain

@@ -7,6 +7,7 @@ missing optional package stops only the command that needs it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -75,6 +76,9 @@ def _root() -> None:
 
 def app() -> None:
     """Run the command line; a user's error is one line on stderr and exit code 2."""
+    # OpenMP's workers spin by default: on cores that anything else uses, a step then
+    # takes several times as long. Read when torch loads, so it is set before.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         root()
     except LazyTrainError as error:

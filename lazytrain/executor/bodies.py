@@ -22,27 +22,33 @@ from lazytrain.errors import InvalidInput, MissingExtra
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.mixer import own_mixers
 
-# (hidden, cos, sin, weights) -> hidden
-Body = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor]], Tensor]
+# (hidden, cos, sin, weights, mask) -> hidden
+Body = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Tensor | None], Tensor]
 
 
 def layer_body(template: nn.Module, names: Sequence[str]) -> Body:
     """Return a template's forward as a function of its weights.
 
     Rows are padded on the right, so causal attention needs no mask: a real token never
-    sees what comes after it.
+    sees what comes after it. Packed rows and sliding windows come with one.
 
     Args:
         template: Parameterless decoder layer.
         names: Local parameter names in the order weights are passed.
     """
 
-    def run(hidden: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Any:
+    def run(
+        hidden: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        weights: Sequence[Tensor],
+        mask: Tensor | None,
+    ) -> Any:
         output = functional_call(
             template,
             dict(zip(names, weights, strict=True)),
             (hidden,),
-            {"position_embeddings": (cos, sin), "attention_mask": None},
+            {"position_embeddings": (cos, sin), "attention_mask": mask},
         )
         # Layers of transformers before version 5 return a tuple.
         return output[0] if isinstance(output, tuple) else output
@@ -150,18 +156,31 @@ def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) 
     """
     from torch._functorch import config as functorch_config
 
-    def run(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        return body(h, cos, sin, weights)
+    def run(
+        h: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        weights: Sequence[Tensor],
+        mask: Tensor | None,
+    ) -> Tensor:
+        return body(h, cos, sin, weights, mask)
 
     own = _own_code(run, f"{layer_type}_{save_level}".replace("-", "_"))
     compiled = torch.compile(own, fullgraph=True, dynamic=False)
     budget = BUDGETS[save_level]
-    seen: set[torch.Size] = set()
+    seen: set[tuple[torch.Size, bool]] = set()
 
-    def call(h: Tensor, cos: Tensor, sin: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        if h.shape in seen:
+    def call(
+        h: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        weights: Sequence[Tensor],
+        mask: Tensor | None,
+    ) -> Tensor:
+        kind = (h.shape, mask is None)
+        if kind in seen:
             before = num_graphs()
-            result = compiled(h, cos, sin, weights)
+            result = compiled(h, cos, sin, weights, mask)
             if num_graphs() != before:
                 raise RuntimeError(
                     f"{own.__name__} was compiled again for {tuple(h.shape)}: the new "
@@ -173,8 +192,8 @@ def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) 
             activation_memory_budget=budget, enable_autograd_cache=False
         )
         with patched, attention_order(attention):
-            result = compiled(h, cos, sin, weights)
-        seen.add(h.shape)
+            result = compiled(h, cos, sin, weights, mask)
+        seen.add(kind)
         return result
 
     return call

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from lazytrain.data.batches import Batch
 from lazytrain.executor.layers import Place
 from lazytrain.executor.loss import targets_of
+from lazytrain.executor.packing import Borders
 from lazytrain.executor.step import Machinery
 from lazytrain.executor.weights import Trip
 from lazytrain.models.decoder import layer_part
@@ -31,6 +34,9 @@ class EvaluationRunner:
         m, device = self._m, self._m.streams.device
         m.runner.rotary = m.rotary.of(batch.input_ids.shape[1])
         rows = self._rows(batch)
+        m.runner.conditions = m.conditions.of(
+            m.runner.rotary, Borders.of(batch), batch.input_ids.shape[0], rows
+        )
         table = self._arrive(0)
         weight = m.layouts["embedding"].views(table)[0]
         ids = batch.input_ids.to(device).split(rows)
@@ -39,7 +45,10 @@ class EvaluationRunner:
         for layer in range(m.plan.num_layers):
             flat = self._arrive(layer + 1)
             place = self._place(layer, flat)
-            hidden = [m.runner.replay(place, part) for part in hidden]
+            hidden = [
+                m.runner.replay(replace(place, micro_batch=n), part)
+                for n, part in enumerate(hidden)
+            ]
             m.weights.finished(self._trip, layer + 1)
         position = m.plan.num_layers + 1
         head = m.layouts["head"].views(self._arrive(position))

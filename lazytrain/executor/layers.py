@@ -19,6 +19,7 @@ from lazytrain.errors import PlanMismatch
 from lazytrain.executor.bodies import Bodies
 from lazytrain.executor.handles import Range, Rebinder
 from lazytrain.executor.layout import Layout
+from lazytrain.executor.packing import Conditions
 from lazytrain.units import MIB
 
 # Rotary tables and the like, which all graphs share.
@@ -83,6 +84,7 @@ class LayerRunner:
         self._graphs: dict[tuple[int, int], KeptGraph] = {}
         self._leaves: dict[tuple[str, int], list[Tensor]] = {}
         self.rotary: tuple[Tensor, Tensor] | None = None
+        self.conditions: Sequence[Conditions] | None = None
 
     @property
     def num_graphs(self) -> int:
@@ -102,9 +104,14 @@ class LayerRunner:
         return self._leaves[key]
 
     def _call(self, place: Place, hidden: Tensor, *, graph: bool) -> Tensor:
-        assert self.rotary is not None
         body = self._bodies.of(place.layer_type, place.save_level, graph=graph)
-        return body(hidden, *self.rotary, self._weights(place))
+        weights = self._weights(place)
+        if self.conditions is not None:
+            own = self.conditions[place.micro_batch]
+            mask = own.masks[place.layer_type]
+            return body(hidden, own.cos, own.sin, weights, mask)
+        assert self.rotary is not None
+        return body(hidden, *self.rotary, weights, None)
 
     def replay(self, place: Place, hidden: Tensor) -> Tensor:
         """Run a layer forward without a graph; ``[b, T, H]`` in and out."""

@@ -15,6 +15,7 @@ from lazytrain.executor.handles import Rebinder
 from lazytrain.executor.layers import LayerRunner
 from lazytrain.executor.loss import HeadLoss
 from lazytrain.executor.memory import Sizes, shared_sums
+from lazytrain.executor.packing import ConditionMaker
 from lazytrain.executor.spill import HostHome, NvmeHome
 from lazytrain.executor.step import Machinery, RotaryCache
 from lazytrain.executor.streams import Streams
@@ -83,6 +84,7 @@ def make_machinery(
         sums,
         torch.zeros((), dtype=torch.float64, device=streams.device),
         RotaryCache(decoder, streams.device, sizes.dtype),
+        ConditionMaker(decoder, streams.device),
     )
 
 

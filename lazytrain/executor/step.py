@@ -23,6 +23,7 @@ from lazytrain.executor.itinerary import replayed_layers
 from lazytrain.executor.layers import LayerRunner, Place
 from lazytrain.executor.layout import Layout
 from lazytrain.executor.loss import HeadLoss, HeadTensors, Targets, targets_of
+from lazytrain.executor.packing import Borders, ConditionMaker
 from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.executor.timeline import Timeline
 from lazytrain.executor.weights import Trip, WeightStreamer
@@ -45,6 +46,7 @@ class Machinery:
     sums: GradientSums
     loss_sum: Tensor
     rotary: RotaryCache
+    conditions: ConditionMaker
 
 
 class RotaryCache:
@@ -81,6 +83,7 @@ class Wave:
     shape: WaveShape
     ids: Tensor
     targets: list[Targets]
+    borders: Borders | None = None
 
     def micro_batches(self) -> range:
         """Indices of the wave's micro-batches."""
@@ -112,7 +115,8 @@ def cut_waves(
         targets = [targets_of(cut, device) for cut in labels.split(group.micro_batch)]
         if device.type == "cuda":
             ids = ids.pin_memory()
-        waves.append(Wave(group, shape, ids.to(device, non_blocking=True), targets))
+        sent = ids.to(device, non_blocking=True)
+        waves.append(Wave(group, shape, sent, targets, Borders.of(batch, part)))
     return waves
 
 
@@ -161,11 +165,18 @@ class StepRunner:
             self._is_first_wave = number == 0
             self._is_last_wave = number == len(waves) - 1
             self._m.boundaries.begin(wave.shape)
-            self._m.runner.rotary = self._m.rotary.of(wave.shape.tokens)
+            self._set_conditions(wave)
             self._forward(wave)
             self._loss(wave)
             self._backward(wave)
         self._timeline.enter("end")
+
+    def _set_conditions(self, wave: Wave) -> None:
+        rotary = self._m.rotary.of(wave.shape.tokens)
+        self._m.runner.rotary = rotary
+        self._m.runner.conditions = self._m.conditions.of(
+            rotary, wave.borders, wave.shape.rows, wave.shape.micro_batch
+        )
 
     @contextlib.contextmanager
     def _visit(self, part: str, cause: str) -> Iterator[Tensor]:

@@ -131,7 +131,7 @@ def test_bodies_of_linear_layers_run_our_mixer(monkeypatch):
     body = bodies.of(part.layer_type, "all", graph=True)
     cpu = torch.device("cpu")
     weights = list(decoder.initial_tensors(part, 0, cpu).values())
-    body(hidden_states(16), *decoder.rotary(16, cpu, torch.float32), weights)
+    body(hidden_states(16), *decoder.rotary(16, cpu, torch.float32), weights, None)
     assert calls == [1]
 
 
@@ -152,8 +152,8 @@ def test_a_linear_layer_compiles_as_one_graph(monkeypatch):
     ]
     rotary = decoder.rotary(70, cpu, torch.float32)
     hidden = hidden_states(70)
-    plain = body(hidden, *rotary, weights)
+    plain = body(hidden, *rotary, weights, None)
     found = compiled_body(body, part.layer_type, "all", "auto")(
-        hidden, *rotary, weights
+        hidden, *rotary, weights, None
     )
     assert relative_error(found.detach(), plain.detach()) < 1e-5

@@ -23,7 +23,6 @@ from torch.nn import functional as F
 
 CHUNK: Final = 64
 BASE: Final = 16  # diagonal blocks inverted at once by masked products
-RESET: Final = 1000.0  # exp(-RESET) is 0 in fp32, and unlike -inf gives no NaN
 
 
 def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
@@ -96,30 +95,33 @@ def _decays(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return decays between tokens, from the state, to the state, of the state.
 
-    Resets are taken off differences of sums, not summed with the decays: sums of both
-    would lose the decays' last digits.
+    Where documents start, decays are summed within each document alone: a running sum
+    would leak a rounding error from one document into the next. What lies in another
+    document is masked after differences are taken, where -inf gives no NaN.
 
     Args:
         log_decay: ``[n, b, h, r, C]``, at most 0.
         starts: ``[n, b, 1, 1, C]``, 1 where a document starts.
 
     Returns:
-        ``[..., C, C]`` with zeros above the diagonal, ``[..., C]``, ``[..., C]``
-        and ``[..., 1]``.
+        ``[..., C, C]`` with zeros above the diagonal and between documents,
+        ``[..., C]``, ``[..., C]`` and ``[..., 1]``.
     """
-    total = log_decay.cumsum(-1)
+    width = log_decay.shape[-1]
+    mine = torch.ones(width, width, dtype=torch.bool, device=log_decay.device).tril()
+    if starts is None:
+        total = log_decay.cumsum(-1)
+        to_end, from_start = total[..., -1:] - total, total
+    else:
+        passed = starts.cumsum(-1)
+        mine = mine & (passed[..., :, None] == passed[..., None, :])
+        total = (log_decay[..., None, :] * mine).sum(-1)
+        to_end = total[..., -1:] - total
+        to_end = to_end.masked_fill(passed != passed[..., -1:], -torch.inf)
+        from_start = total.masked_fill(passed != 0, -torch.inf)
     between = total[..., :, None] - total[..., None, :]
-    to_end = total[..., -1:] - total
-    from_start = total
-    if starts is not None:
-        passed = starts.cumsum(-1) * RESET
-        between = between - (passed[..., :, None] - passed[..., None, :])
-        to_end = to_end - (passed[..., -1:] - passed)
-        from_start = total - passed
-    width = total.shape[-1]
-    above = torch.ones(width, width, dtype=torch.bool, device=total.device).triu(1)
-    # The difference above the diagonal is positive: its exponential may overflow.
-    between = between.masked_fill(above, -torch.inf).exp()
+    # Above the diagonal the difference is positive: its exponential may overflow.
+    between = between.masked_fill(~mine, -torch.inf).exp()
     read = from_start.exp()
     return between, read, to_end.exp(), read[..., -1:]
 

@@ -126,6 +126,21 @@ def test_a_start_empties_the_state():
     assert worst(ours, truth) < 1e-12
 
 
+def test_a_start_after_huge_decays_leaks_nothing():
+    """The sum of decays before the start is -1e6: it must not reach what follows."""
+    query, key, value, log_decay, beta = inputs_of(128, 2, 4, 16)
+    log_decay[:, :20] *= 1e6
+    starts = torch.zeros(2, 128)
+    starts[:, 20] = 1
+    inputs = (query, key, value, log_decay, beta)
+    found = with_gradients(gated_delta_rule, inputs, starts=starts)
+    assert all(torch.isfinite(x).all() for x in found.values())
+    log_decay = log_decay.clone()
+    log_decay[:, :20] = 0
+    calm = gated_delta_rule(query, key, value, log_decay, beta, starts)
+    assert torch.equal(found["output"][:, 20:], calm[:, 20:])
+
+
 def test_many_starts_cost_no_precision():
     inputs = inputs_of(256, 2, 4, 16)
     starts = torch.zeros(2, 256)

@@ -1,8 +1,8 @@
 """AdamW on flat parts in host memory: allocates state, runs one kernel per part.
 
-Three kinds of kernel stand behind one call: the native ones (``avx512vbmi``,
-``avx512``, ``avx2``, ``scalar``), the torch ``reference``, and ``deepspeed`` for
-comparison. ``kernel`` says which one runs and belongs in every record.
+Three kinds of kernel stand behind one call: the native ones (``avx512``, ``avx2``,
+``scalar``), the torch ``reference``, and ``deepspeed`` for comparison. ``kernel`` says
+which one runs and belongs in every record.
 """
 
 from __future__ import annotations

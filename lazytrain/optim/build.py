@@ -35,7 +35,6 @@ _UNITS: Final = {
     "scalar.cpp": (),
     "avx2.cpp": _AVX2,
     "avx512.cpp": _AVX512,
-    "avx512vbmi.cpp": (*_AVX512, "-mavx512vbmi"),
 }
 
 

@@ -25,7 +25,7 @@ from lazytrain.optim.constants import StepConstants
 from lazytrain.optim.masters import rounding_key
 from lazytrain.optim.state import BLOCK, PartState, TensorSlice, num_blocks
 
-ISAS: Final = ("scalar", "avx2", "avx512", "avx512vbmi")
+ISAS: Final = ("scalar", "avx2", "avx512")
 _MASTERS: Final = ("fp32", "fp32-split", "bf16", "bf16-stochastic")
 _GRADIENTS: Final = (torch.bfloat16, torch.float32)
 _log = logging.getLogger(__name__)

@@ -3,9 +3,6 @@
 #pragma once
 
 #include "codebook.h"
-#ifdef LAZYTRAIN_TABLE_DECODER
-#include "decoder_vbmi.h"
-#endif
 #include "interface.h"
 
 namespace {

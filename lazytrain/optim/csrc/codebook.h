@@ -47,7 +47,6 @@ struct Lines {
 template <bool Signed>
 constexpr Lines<Signed> kLines{};
 
-#ifndef LAZYTRAIN_TABLE_DECODER
 template <bool Signed>
 struct Decoder {
   Table slope, offset;
@@ -77,7 +76,6 @@ struct Decoder {
     return fma(pick(slope, exponent), middle, pick(offset, exponent));
   }
 };
-#endif
 
 // Encodes magnitudes of one block; `scale` is its maximum, or zero.
 template <bool Signed>

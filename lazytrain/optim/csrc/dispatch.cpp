@@ -16,7 +16,6 @@ constexpr int64_t kUnitBlocks = 32;
 constexpr int64_t kSumBlocks = 16;
 
 const Kernels& kernels(int32_t isa) {
-  if (isa == 3) return kAvx512VbmiKernels;
   if (isa == 2) return kAvx512Kernels;
   return isa == 1 ? kAvx2Kernels : kScalarKernels;
 }
@@ -66,8 +65,7 @@ int32_t lt_best_isa() {
       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx2) return 0;
-  if (!avx512) return 1;
-  return __builtin_cpu_supports("avx512vbmi") ? 3 : 2;
+  return avx512 ? 2 : 1;
 }
 
 void lt_adamw(const lt_job* job) {

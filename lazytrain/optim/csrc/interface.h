@@ -59,4 +59,3 @@ struct Kernels {
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
-extern const Kernels kAvx512VbmiKernels;

@@ -52,7 +52,7 @@ def trainer_logits(
         for part in layers:
             body = bodies.of(part.layer_type, "inputs", graph=False)
             tensors = _tensors(part, weights, dtype)
-            hidden = body(hidden, cos, sin, list(tensors.values()))
+            hidden = body(hidden, cos, sin, list(tensors.values()), None)
         head = _tensors(last, weights, dtype)
         projection = table if decoder.tied else head.pop("lm_head.weight")
         norm = {name.removeprefix("model.norm."): t for name, t in head.items()}

@@ -93,11 +93,9 @@ def generation_settings(source: Source) -> Any:
 
     if source.generation is not None:
         return source.generation
-    # Marked as made from the configuration, it would be made anew at loading.
-    made = GenerationConfig.from_dict(
-        GenerationConfig.from_model_config(source.config).to_diff_dict()
-        | {"_from_model_config": False}
-    )
+    made = GenerationConfig.from_model_config(source.config)
+    # So marked, loaders would make it anew from the configuration.
+    made._from_model_config = False
     if made.eos_token_id is None:
         made.eos_token_id = source.tokenizer.eos_token_id
     if made.pad_token_id is None:

@@ -38,6 +38,7 @@ from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.executor.timeline import Timeline
 from lazytrain.executor.updates import UpdateJob, UpdatePump
 from lazytrain.models.decoder import EMBEDDING, Decoder
+from lazytrain.models.families import check_family
 from lazytrain.schedule.plan import Plan
 
 
@@ -153,6 +154,7 @@ class StreamingEngine:
     ) -> None:
         self.plan = plan
         self.decoder = Decoder(model_config)
+        check_family(self.decoder)
         self._options = options or EngineOptions()
         check_plan(plan, self.decoder)
         self.num_parameters = self.decoder.num_parameters

@@ -17,7 +17,7 @@ from torch import Tensor
 from lazytrain.data.batches import Batch
 from lazytrain.errors import InvalidInput
 from lazytrain.models.decoder import Decoder
-from lazytrain.models.families import window_of
+from lazytrain.models.families import attention_mask, window_of
 
 
 @dataclass(frozen=True)
@@ -74,32 +74,6 @@ class Conditions:
     cos: Tensor
     sin: Tensor
     masks: Mapping[str, Tensor | None]
-
-
-def attention_mask(
-    documents: Tensor | None, tokens: int, window: int | None, device: torch.device
-) -> Tensor | None:
-    """Return which tokens a token may look at: bool ``[1 or b, 1, T, T]``.
-
-    Args:
-        documents: ``[b, T]`` or None for one document per row.
-        tokens: T.
-        window: How many tokens it sees, itself included; None: all before it.
-        device: Where the mask lives.
-
-    Returns:
-        None where causal attention says the same without a mask.
-    """
-    if documents is None and (window is None or window >= tokens):
-        return None
-    place = torch.arange(tokens, device=device)
-    distance = place[:, None] - place[None, :]
-    allowed = (distance >= 0)[None]
-    if window is not None:
-        allowed = allowed & (distance < window)
-    if documents is not None:
-        allowed = allowed & (documents[:, :, None] == documents[:, None, :])
-    return allowed[:, None]
 
 
 class ConditionMaker:

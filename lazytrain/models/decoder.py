@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -69,9 +70,7 @@ class Decoder:
     def __init__(self, config: Any) -> None:
         self.config = config
         with torch.device("meta"):
-            self._model = AutoModelForCausalLM.from_config(
-                config, attn_implementation="sdpa"
-            )
+            self._model = _skeleton(config)
         self._base: Any = getattr(self._model, "model", None)
         for attribute in ("embed_tokens", "layers", "norm", "rotary_emb"):
             if not hasattr(self._base, attribute):
@@ -79,6 +78,15 @@ class Decoder:
                 raise InvalidInput(
                     "model", name, f"has no model.{attribute}: not a known decoder"
                 )
+
+    @property
+    def class_name(self) -> str:
+        """Name of the library's model class."""
+        return type(self._model).__name__
+
+    def layers(self) -> Iterator[nn.Module]:
+        """Yield the library's layers, on the meta device."""
+        yield from self._base.layers
 
     @property
     def num_layers(self) -> int:
@@ -191,6 +199,19 @@ class Decoder:
         if not self.tied:
             modules["lm_head."] = self._model.lm_head
         return modules
+
+
+def _skeleton(config: Any) -> Any:
+    """Return the library's model on the current device, with torch's attention.
+
+    Raises:
+        InvalidInput: If the family has no such attention.
+    """
+    try:
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput("model", config.model_type, reason) from error
 
 
 def _rng_devices(device: torch.device) -> list[torch.device]:

@@ -9,8 +9,9 @@ from transformers import AutoConfig
 
 from lazytrain.data.batches import IGNORE, Batch
 from lazytrain.errors import InvalidInput
-from lazytrain.executor.packing import Borders, ConditionMaker, attention_mask
+from lazytrain.executor.packing import Borders, ConditionMaker
 from lazytrain.models.decoder import Decoder
+from lazytrain.models.families import attention_mask
 
 TOKENS = 80  # more than one chunk of the delta rule
 VOCAB = 384

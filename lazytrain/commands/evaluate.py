@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 app = typer.Typer()
+
+
+class StreamName(StrEnum):
+    """Whether layers stream through the device."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 @app.callback()
@@ -49,6 +58,10 @@ def evaluate(
         Path | None,
         typer.Option(help="those weights; default: the run's, or its seed's"),
     ] = None,
+    stream: Annotated[
+        StreamName,
+        typer.Option(help="let layers stream through the GPU; auto: if they must"),
+    ] = StreamName.AUTO,
 ) -> None:
     """Let a model answer test rows, judge the answers, and write every prediction."""
     from lazytrain.evaluate.run import Request, run_evaluation
@@ -66,6 +79,7 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         before=before,
         initial_weights=initial_weights,
+        stream=stream.value,
     )
     result = run_evaluation(request)
     write(result, out)

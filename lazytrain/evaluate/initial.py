@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from lazytrain.errors import InvalidInput
+from lazytrain.evaluate.streamed import (
+    fits,
+    folder_bytes,
+    streamed_folder,
+    streamed_model,
+)
 from lazytrain.models.decoder import Decoder
+
+Stream = Literal["auto", "always", "never"]
+log = logging.getLogger(__name__)
 
 
 def device_for(accelerator: str) -> torch.device:
@@ -17,8 +29,14 @@ def device_for(accelerator: str) -> torch.device:
     return torch.device("cuda" if wants_gpu else "cpu")
 
 
-def load_model(folder: Path, device: torch.device) -> Any:
+def load_model(folder: Path, device: torch.device, stream: Stream = "auto") -> Any:
     """Load a Hugging Face folder for generation, in the type it was saved in.
+
+    Args:
+        folder: The model's folder.
+        device: Where to generate.
+        stream: Whether layers stream through the device; ``auto``: if it cannot hold
+            them all.
 
     Raises:
         InvalidInput: If the folder holds no causal language model.
@@ -27,6 +45,10 @@ def load_model(folder: Path, device: torch.device) -> Any:
 
     if not (folder / "config.json").is_file():
         raise InvalidInput("weights", str(folder), "the folder holds no config.json")
+    is_large = stream == "auto" and not fits(folder_bytes(folder), device)
+    if is_large or stream == "always":
+        log.warning("%s: layers stream through %s", folder, device)
+        return streamed_folder(folder, device)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     except (OSError, ValueError) as error:
@@ -35,18 +57,48 @@ def load_model(folder: Path, device: torch.device) -> Any:
     return model.to(device)
 
 
+class InitialWeights(Mapping[str, Tensor]):
+    """A run's seeded weights by Hugging Face name, one part made at a time."""
+
+    def __init__(self, config: Any, seed: int) -> None:
+        self._decoder = Decoder(config)
+        self._seed = seed
+        self._parts = {
+            part.prefix + name: part
+            for part in self._decoder.parts
+            for name in part.tensors
+        }
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return one weight, float32."""
+        if name not in self._made:
+            part, cpu = self._parts[name], torch.device("cpu")
+            made = self._decoder.initial_tensors(part, self._seed, cpu)
+            self._made = {part.prefix + key: value for key, value in made.items()}
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over names."""
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        """Return the number of weights."""
+        return len(self._parts)
+
+
 def initial_model(trained: Any, seed: int, device: torch.device) -> Any:
     """Return a model like ``trained`` with the seeded weights its run began with."""
     from transformers import AutoModelForCausalLM
 
+    weights = InitialWeights(trained.config, seed)
+    if hasattr(trained, "stream"):
+        return streamed_model(trained.config, weights, device, trained.dtype)
     model = AutoModelForCausalLM.from_config(
         trained.config, attn_implementation="sdpa", dtype=trained.dtype
     )
-    decoder = Decoder(trained.config)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for part in decoder.parts:
-            tensors = decoder.initial_tensors(part, seed, torch.device("cpu"))
-            for name, tensor in tensors.items():
-                parameters[part.prefix + name].copy_(tensor)
+        for name, tensor in weights.items():
+            parameters[name].copy_(tensor)
     return model.to(device)

@@ -22,7 +22,12 @@ from lazytrain.evaluate.evaluation import (
     record_without_model,
     split_test_set,
 )
-from lazytrain.evaluate.initial import device_for, initial_model, load_model
+from lazytrain.evaluate.initial import (
+    Stream,
+    device_for,
+    initial_model,
+    load_model,
+)
 from lazytrain.provenance import collect
 from lazytrain.records import EvalRecord, Prediction, RunRecord, read, sha256_file
 
@@ -44,6 +49,7 @@ class Request:
     max_new_tokens: int = 0
     before: bool = True
     initial_weights: Path | None = None
+    stream: Stream = "auto"
 
 
 def run_evaluation(request: Request) -> EvalRecord:
@@ -60,7 +66,7 @@ def run_evaluation(request: Request) -> EvalRecord:
         provenance = collect(subject.accelerator, _made_from(request, record_path))
         return record_without_model(run, test.sha256, provenance)
     device = device_for(subject.accelerator)
-    model = load_model(request.weights, device)
+    model = load_model(request.weights, device, request.stream)
     tokenizer = load_tokenizer(str(request.weights), model.config.vocab_size)
     budget = request.max_new_tokens or answer_budget(test, tokenizer)
 
@@ -119,7 +125,7 @@ def _initial(
         saved = record_path.parent / "initial"
         folder = saved if saved.is_dir() else None
     if folder is not None:
-        return lambda trained, device: load_model(folder, device)
+        return lambda trained, device: load_model(folder, device, request.stream)
     if run is None or "weights" not in run.seeds:
         return None
     seed = run.seeds["weights"]

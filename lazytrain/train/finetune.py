@@ -61,6 +61,9 @@ class FineTune(Contract):
     train_fraction: float = Field(default=0.9, gt=0, lt=1)
     split_mode: Literal["grouped", "paper"] = "grouped"
     allow_truncation: bool = False
+    pack: bool = Field(
+        default=False, description="several documents per row, kept apart at borders"
+    )
     out: Path = Field(description="folder for everything the run leaves")
     accelerator: str = Field(default="auto", description="auto, or a sheet id")
     batch: int = Field(ge=1)
@@ -195,6 +198,7 @@ def fine_tune(settings: FineTune, resume: str = AUTO) -> RunRecord:
         save_every=settings.save_every,
         keep_checkpoints=settings.keep_checkpoints,
         resume=resume,
+        pack=settings.pack,
     )
     with hold_accelerator(accelerator):
         if request.plan is None:

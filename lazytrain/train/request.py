@@ -12,6 +12,7 @@ from pydantic import Field
 
 from lazytrain.config import PipelineConfig, Purpose, RunRow
 from lazytrain.data.batches import Batch, BatchStream, Position, batches
+from lazytrain.data.packing import packed_batches
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import side_rows
 from lazytrain.profile.hardware import settings_for
@@ -33,6 +34,7 @@ class RunRequest(Contract):
     save_every: int = Field(default=0, ge=0, description="0: save no checkpoint")
     keep_checkpoints: int = Field(default=2, ge=1)
     resume: str = Field(default="never", description="auto, never or a checkpoint")
+    pack: bool = Field(default=False, description="several documents per row")
 
     @property
     def settings(self) -> Purpose:
@@ -55,19 +57,21 @@ def load_data(
 ) -> Data:
     """Return seeded training batches and, for quality, held-out ones.
 
-    A throughput run pads every row to ``seq_len``: each batch is then the same work.
+    A throughput run and a packed one pad every row to ``seq_len``: each batch is then
+    the same work.
     A resumed run goes on at ``start``.
     """
     rows = read_rows(request.rows)
     manifest = read(SplitManifest, request.split)
     is_quality = request.purpose == "quality"
-    train = batches(
+    make = packed_batches if request.pack else batches
+    train = make(
         side_rows(rows, manifest.train),
         tokenizer,
         batch=request.row.batch,
         seq_len=request.row.seq_len,
         seed=request.config.seed,
-        pad_to="longest" if is_quality else "max",
+        pad_to="longest" if is_quality and not request.pack else "max",
         allow_truncation=request.config.allow_truncation,
         start=start,
     )

@@ -50,6 +50,20 @@ def test_the_example_trains_along_its_own_plan(tmp_path):
     assert again.row("cpu").batch == 2
 
 
+def test_packed_rows_hold_more_tokens(tmp_path):
+    path = shortened(tmp_path)
+    text = path.read_text().replace("seq_len: 256", "seq_len: 1024")
+    text = text.replace("pack: false", "pack: true").replace("64MiB", "256MiB")
+    path.write_text(text)
+    out = tmp_path / "run"
+    result = CliRunner().invoke(app, ["train", str(path), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    steps = [json.loads(line) for line in (out / "steps.jsonl").open()]
+    assert all(step["padded_tokens"] == 2 * 1024 for step in steps)
+    # Rows of this length hold two documents and more; alone, each fills a quarter.
+    assert all(step["real_tokens"] > 0.7 * 2 * 1024 for step in steps)
+
+
 def test_an_unknown_key_is_named(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text(EXAMPLE.read_text() + "lerning_rate: 1\n")

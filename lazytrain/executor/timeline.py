@@ -14,6 +14,10 @@ import torch
 from lazytrain.executor.streams import Streams
 
 
+# What compute can stand still for; named in every breakdown, zero or not.
+EXPOSED = ("exposed_optimizer", "exposed_h2d", "exposed_boundary")
+
+
 @dataclass(frozen=True)
 class Mark:
     """The beginning of a stretch of the compute stream."""
@@ -65,7 +69,7 @@ class Timeline:
 
     def by_cause(self) -> dict[str, float]:
         """Return seconds by cause; waits for the device."""
-        totals: dict[str, float] = {}
+        totals = dict.fromkeys(EXPOSED, 0.0) if self._marks else {}
         for cause, _, seconds in self.spans():
             totals[cause] = totals.get(cause, 0.0) + seconds
         return totals

@@ -138,3 +138,12 @@ def test_training_continues_from_saved_state_under_another_plan(state):
     assert all(torch.equal(ends[n], t) for n, t in second.named_weights())
     for each in (whole, first, second):
         each.close()
+
+
+def test_every_breakdown_names_what_compute_can_wait_for():
+    config = small_config("3B-mini", layers=2)
+    engine = engine_for(config, plan_for(config, "GGG"))
+    spent = engine.train_step(random_batch(config.vocab_size), 1e-3).result()
+    waits = {"exposed_optimizer", "exposed_h2d", "exposed_boundary"}
+    assert waits <= spent.breakdown_s.keys()
+    engine.close()

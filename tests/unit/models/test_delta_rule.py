@@ -68,9 +68,12 @@ def worst(found, truth):
 def library_rule(*inputs):
     """The Hugging Face reference; it scales the queries itself."""
     module = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
-    query, *rest = inputs
+    query, key, value, *rest = inputs
+    # Some releases leave repeating the heads to the caller.
+    shared = value.shape[2] // key.shape[2]
+    query, key = (x.repeat_interleave(shared, 2) for x in (query, key))
     scaled = query * query.shape[-1] ** 0.5
-    return module.torch_chunk_gated_delta_rule(scaled, *rest)[0]
+    return module.torch_chunk_gated_delta_rule(scaled, key, value, *rest)[0]
 
 
 @pytest.mark.parametrize("length", [1, 40, 64, 150])

@@ -9,7 +9,8 @@ from streaming import relative_error
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from lazytrain.executor.bodies import Bodies, compiled_body, layer_body
+from lazytrain.executor.bodies import Bodies
+from lazytrain.executor.packing import Borders, ConditionMaker
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.mixer import is_known_mixer, mix, own_mixers, short_convolution
 from lazytrain.models.scales import model_config
@@ -135,25 +136,35 @@ def test_bodies_of_linear_layers_run_our_mixer(monkeypatch):
     assert calls == [1]
 
 
-def test_a_linear_layer_compiles_as_one_graph(monkeypatch):
-    """The graph without the code generator, which takes minutes on few cores."""
+@pytest.mark.parametrize("kind", ["linear_attention", "full_attention"])
+def test_a_layer_compiles_as_one_graph_packed_or_not(kind, monkeypatch):
+    """The graphs without the code generator, which takes minutes on few cores."""
     monkeypatch.setattr(
         torch, "compile", functools.partial(torch.compile, backend="aot_eager")
     )
+    cpu, tokens = torch.device("cpu"), 70
     decoder = Decoder(model_config("27B-mini"))
-    part = decoder.parts[1]
-    template = decoder.template(part.layer_type).train()
-    own_mixers(template)
-    body = layer_body(template, list(part.tensors))
-    cpu = torch.device("cpu")
-    weights = [
-        tensor.requires_grad_()
-        for tensor in decoder.initial_tensors(part, 0, cpu).values()
+    part = decoder.parts[1 + decoder.layer_types.index(kind)]
+    bodies = [
+        Bodies(decoder, {kind: list(part.tensors)}, name, "auto").of(
+            kind, "all", graph=True
+        )
+        for name in ("eager", "compile")
     ]
-    rotary = decoder.rotary(70, cpu, torch.float32)
-    hidden = hidden_states(70)
-    plain = body(hidden, *rotary, weights, None)
-    found = compiled_body(body, part.layer_type, "all", "auto")(
-        hidden, *rotary, weights, None
-    )
-    assert relative_error(found.detach(), plain.detach()) < 1e-5
+    tensors = decoder.initial_tensors(part, 0, cpu).values()
+    weights = [tensor.requires_grad_() for tensor in tensors]
+    rotary = decoder.rotary(tokens, cpu, torch.float32)
+    positions = torch.cat([torch.arange(30), torch.arange(40)]).repeat(2, 1)
+    owners = torch.tensor([0] * 30 + [1] * 40).repeat(2, 1)
+    borders = Borders(positions, owners)
+    packed = ConditionMaker(decoder, cpu).of(rotary, borders, 2, 2)[0]
+    cases = [(*rotary, None), (packed.cos, packed.sin, packed.masks[kind])]
+    outputs = []
+    for cos, sin, mask in (*cases, *cases):
+        plain, found = (
+            body(hidden_states(tokens), cos, sin, weights, mask) for body in bodies
+        )
+        assert relative_error(found.detach(), plain.detach()) < 1e-5
+        found.sum().backward()
+        outputs.append(plain.detach())
+    assert relative_error(outputs[1], outputs[0]) > 1e-4

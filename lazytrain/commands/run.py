@@ -41,6 +41,15 @@ def run(
         PurposeName, typer.Option(help="throughput measures, quality trains to an EM")
     ] = PurposeName.THROUGHPUT,
     accelerator: Annotated[str, typer.Option(help="auto, or a sheet id")] = "auto",
+    save_every: Annotated[
+        int, typer.Option(min=0, help="steps between checkpoints; 0: save none")
+    ] = 0,
+    keep_checkpoints: Annotated[
+        int, typer.Option(min=1, help="whole checkpoints to keep")
+    ] = 2,
+    resume: Annotated[
+        str, typer.Option(help="auto, never, or a checkpoint or run to go on from")
+    ] = "never",
     search_batch: Annotated[
         str, typer.Option(help="LOW:HIGH, measure at the largest batch that fits")
     ] = "",
@@ -66,6 +75,9 @@ def run(
         rows=rows,
         out=out,
         plan=plan,
+        save_every=save_every,
+        keep_checkpoints=keep_checkpoints,
+        resume=resume,
     )
     if search_batch:
         _run_searched(request, search_batch, hardware, layers)

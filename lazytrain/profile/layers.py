@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
+from lazytrain.models.mixer import own_mixers
 from lazytrain.models.scales import model_config
 from lazytrain.profile.bandwidth import fastest_s
 from lazytrain.profile.hardware import device_for, dtype_of, settings_for
@@ -147,6 +148,7 @@ def _timed_layer(bench: Bench, decoder: Any, index: int) -> TimedLayer:
     """Build layer ``index`` on the device, with rotary embeddings and positions."""
     kind = type(decoder.layers[index])
     module = bench.build(lambda: kind(bench.config, index))
+    own_mixers(module)  # as the executor's bodies do
     rotary = bench.build(lambda: type(decoder.rotary_emb)(config=bench.config))
     positions = torch.arange(bench.seq_len, device=bench.device)[None]
     rotary_positions = positions

@@ -80,6 +80,8 @@ def _continue(
             temperature=None,
             top_p=None,
             top_k=None,
+            # A model's own settings may hold one, and the search is then not greedy.
+            repetition_penalty=1.0,
             eos_token_id=stops,
             pad_token_id=tokenizer.pad_token_id,
             use_cache=True,

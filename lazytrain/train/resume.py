@@ -8,6 +8,7 @@ lie and in which order they move, not what is computed.
 from __future__ import annotations
 
 import logging
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,7 @@ def find(request: RunRequest) -> Checkpoint | None:
             run are in the way of a new one.
     """
     root = request.out / FOLDER
+    _clear_leftovers(request.out)
     if request.resume == NEVER:
         if request.save_every and checkpoint.folders(root):
             remedy = "holds an earlier run; resume: auto, another out, or remove it"
@@ -72,6 +74,13 @@ def find(request: RunRequest) -> Checkpoint | None:
     except Broken as error:
         remedy = f"is no whole checkpoint ({error}); give auto, never or another"
         raise InvalidInput("resume", str(given), remedy) from error
+
+
+def _clear_leftovers(out: Path) -> None:
+    """Remove weights that a killed process had half written."""
+    for name in ("weights", "initial"):
+        for folder in out.glob(f".{name}.*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def planning_sha256(row: RunRow, config: PipelineConfig) -> str:

@@ -102,6 +102,14 @@ def test_initial_weights_stream_too():
         assert torch.equal(initial_model(streamed, 3, CPU)(ids).logits, expected)
 
 
+def test_a_models_own_settings_do_not_bend_the_search():
+    model = whole_model("3B-mini", 2)
+    expected = generate(model, TOKENIZER, PROMPTS, 12, batch=4)
+    model.generation_config.repetition_penalty = 3.0
+    model.generation_config.do_sample = True
+    assert generate(model, TOKENIZER, PROMPTS, 12, batch=4) == expected
+
+
 def test_missing_and_misshapen_weights_are_named():
     model = whole_model("3B-mini", 2)
     weights = dict(model.named_parameters())

@@ -241,6 +241,7 @@ def cut(folder: Path, out: Path, step: int) -> None:
         ("GGGGGGG", {"micro_batch": 2}),
         ("CCCCCCG", {"micro_batch": 1, "prefetch_distance": 0}),
         ("GRRCRRG", {"micro_batch": 2, "order": "batch-major"}),
+        ("NGNGCRG", {"micro_batch": 1}),
     ],
 )
 def test_another_plan_goes_on_with_the_same_losses(finished, tmp_path, homes, fields):
@@ -250,12 +251,48 @@ def test_another_plan_goes_on_with_the_same_losses(finished, tmp_path, homes, fi
         small_config(), homes, batch=2, seq_len=48, state="hybrid", **fields
     )
     write(plan, tmp_path / "plan.json")
-    changes = {"out": tmp_path / "out", "plan": tmp_path / "plan.json"}
+    config = request.config.model_copy(update={"scratch": str(tmp_path / "nvme")})
+    (tmp_path / "nvme").mkdir()
+    changes = {
+        "out": tmp_path / "out",
+        "plan": tmp_path / "plan.json",
+        "config": config,
+    }
     run_row(request.model_copy(update=changes))
     expected, found = numbers(folder / "out"), numbers(tmp_path / "out")
     assert found[:2] == expected[:2]
     for one, other in zip(found, expected, strict=True):
         assert one[1] == pytest.approx(other[1], rel=1e-6)
+
+
+def test_bf16_weights_go_on_with_their_split_master(tmp_path):
+    request = make_request(tmp_path, keep_checkpoints=9)
+    settings = request.config.accelerators["cpu"]
+    executor = settings.executor.model_copy(update={"dtype": "bfloat16"})
+    changed = {"cpu": settings.model_copy(update={"executor": executor})}
+    config = request.config.model_copy(update={"accelerators": changed})
+    request = request.model_copy(update={"config": config})
+    run_row(request)
+    saved = checkpoint.open_whole(request.out / "checkpoints" / "step-000002")
+    assert saved.weights["model.norm.weight"].dtype == torch.bfloat16
+    assert saved.optimizer["head/remainder"].any()
+    again = tmp_path / "again"
+    cut(tmp_path, again, 2)
+    run_row(request.model_copy(update={"out": again}))
+    assert numbers(again) == numbers(request.out)
+    for name in ("model-00001.safetensors", "optimizer-00001.safetensors"):
+        file = Path("checkpoints") / "step-000004" / name
+        assert (again / file).read_bytes() == (request.out / file).read_bytes()
+
+
+def test_half_written_weights_of_a_killed_run_are_removed(finished, tmp_path):
+    folder, request = finished
+    cut(folder, tmp_path / "out", 4)
+    left = tmp_path / "out" / ".weights.abc"
+    left.mkdir()
+    run_row(request.model_copy(update={"out": tmp_path / "out"}))
+    assert not left.exists()
+    assert numbers(tmp_path / "out") == numbers(folder / "out")
 
 
 def test_a_run_can_go_on_elsewhere_from_a_checkpoint_named(finished, tmp_path):

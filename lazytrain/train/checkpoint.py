@@ -319,11 +319,12 @@ def newest(root: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     return None, skipped
 
 
-def prune(root: Path, keep_last: int, step: int) -> None:
-    """Remove checkpoints that a newly completed one of ``step`` makes useless.
+def prune(root: Path, keep_last: int, step: int, *, spare_later: bool = False) -> None:
+    """Remove checkpoints that a whole one of ``step`` makes useless.
 
-    These are whole ones before the last ``keep_last``, partial ones, and all of later
-    steps: the run went on from before them, so they are broken or of another course.
+    These are completed ones before the last ``keep_last``, partial ones, and all of
+    later steps: the run went on from before them, so they are broken or of another
+    course. A run that has only just resumed spares those: it has nothing newer yet.
 
     Raises:
         InvalidInput: If none would be kept.
@@ -337,6 +338,8 @@ def prune(root: Path, keep_last: int, step: int) -> None:
             kept += 1
             continue
         if step_of(path) > step:
+            if spare_later:
+                continue
             log.warning("removing %s: the run went on from before it", path)
         # `complete` goes first: what a kill leaves of the rest is then no one's.
         (path / COMPLETE).unlink(missing_ok=True)

@@ -229,6 +229,11 @@ class Saver:
         )
         set_random_state(state.random)
         self.steps.extend(point.steps)
+        root = self.request.out / FOLDER
+        if point.folder.parent == root:
+            # A kill right after a save leaves one too many.
+            keep_last = self.request.keep_checkpoints
+            checkpoint.prune(root, keep_last, state.step, spare_later=True)
         log.warning("resuming after step %d from %s", state.step, point.folder)
 
     def _check(self, point: Checkpoint) -> None:

@@ -183,6 +183,14 @@ def test_a_broken_later_one_never_crowds_out_a_whole_one(tmp_path):
     checkpoint.open_whole(tmp_path / "step-000002")
 
 
+def test_a_resumed_run_tidies_up_but_spares_what_is_later(tmp_path):
+    for step in (1, 2, 3, 9):
+        checkpoint.save(tmp_path, content(step), keep_last=9)
+    checkpoint.prune(tmp_path, 1, 3, spare_later=True)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["step-000003", "step-000009"]
+
+
 def test_a_future_version_is_refused(tmp_path):
     folder = checkpoint.save(tmp_path, content(1), keep_last=1)
     text = (folder / "state.json").read_text()

@@ -193,7 +193,7 @@ def test_a_real_model_trains_twenty_steps_and_exports(tmp_path):
     questions = [
         {
             "query": f"What is {n} plus {n + 1}?",
-            "response": f"The answer is {2 * n + 1}.",
+            "response": f"The answer is: {2 * n + 1}",
         }
         for n in range(60)
     ]

@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from lazytrain.errors import InvalidInput
-from lazytrain.records import Contract, M
+from lazytrain.records import Contract, M, first_problem
 
 Dtype = Literal["float32", "bfloat16"]
 Body = Literal["eager", "compile", "liger"]
@@ -150,13 +150,6 @@ class RunRow(Contract):
         return value
 
 
-def _first(error: ValidationError, source: Path) -> InvalidInput:
-    """Turn a validation error into one message that names field, value, remedy."""
-    detail = error.errors()[0]
-    field = ".".join(str(part) for part in detail["loc"])
-    return InvalidInput(field, detail.get("input"), f"{detail['msg']} (in {source})")
-
-
 def load_yaml(kind: type[M], path: Path) -> M:
     """Read a YAML file into a contract.
 
@@ -167,18 +160,21 @@ def load_yaml(kind: type[M], path: Path) -> M:
         return kind.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise InvalidInput("path", str(path), "the file does not exist") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidInput("path", str(path), f"is not YAML: {error}") from error
     except ValidationError as error:
-        raise _first(error, path) from error
+        raise first_problem(error, path, kind.__name__) from error
 
 
 def load_runs(path: Path) -> list[RunRow]:
     """Read the run sheet.
 
     Raises:
-        InvalidInput: If a row breaks the contract or a run is listed twice.
+        InvalidInput: If the file is missing, a row breaks the contract, or a run is
+            listed twice.
     """
+    if not path.is_file():
+        raise InvalidInput("runs", str(path), "the file does not exist")
     with path.open(encoding="utf-8", newline="") as file:
         raw = list(csv.DictReader(file, delimiter="\t"))
     rows = []
@@ -186,7 +182,7 @@ def load_runs(path: Path) -> list[RunRow]:
         try:
             rows.append(RunRow.model_validate(record))
         except ValidationError as error:
-            raise _first(error, path) from error
+            raise first_problem(error, path, RunRow.__name__) from error
     keys = [(row.accelerator, row.scale, row.system) for row in rows]
     for key in keys:
         if keys.count(key) > 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MOST_SHOWN = 200  # characters of a wrong value
+
 
 class LazyTrainError(Exception):
     """Base of every error that is the user's to mend; the CLI prints it bare."""
@@ -11,7 +13,10 @@ class InvalidInput(LazyTrainError):
     """A value given by the user cannot be used."""
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        super().__init__(f"{field} = {value!r}: {remedy}")
+        shown = repr(value)
+        if len(shown) > MOST_SHOWN:  # a whole file, say: its remedy must stay in sight
+            shown = f"{shown[:MOST_SHOWN]}..."
+        super().__init__(f"{field} = {shown}: {remedy}")
         self.field = field
         self.value = value
         self.remedy = remedy

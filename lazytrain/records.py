@@ -56,11 +56,28 @@ def read(kind: type[M], path: Path) -> M:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise InvalidInput("path", str(path), "the file does not exist") from error
+    except IsADirectoryError as error:
+        raise InvalidInput("path", str(path), "is a folder, not a file") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        remedy = f"{first['msg']} (in {path})"
-        raise InvalidInput(field, first.get("input"), remedy) from error
+        raise first_problem(error, path, kind.__name__) from error
+
+
+def first_problem(error: ValidationError, source: Path, whole: str) -> InvalidInput:
+    """Turn a validation error into one message that names field, value and remedy.
+
+    An unknown key comes before a missing one: it is often that key, misspelt.
+
+    Args:
+        error: What pydantic found.
+        source: The file that was read.
+        whole: What to call the file's content if no single field is at fault.
+    """
+    found = error.errors()
+    unknown = (item for item in found if item["type"] == "extra_forbidden")
+    first = next(unknown, found[0])
+    field = ".".join(str(part) for part in first["loc"]) or whole
+    value = None if first["type"] == "missing" else first.get("input")
+    return InvalidInput(field, value, f"{first['msg']} (in {source})")
 
 
 def write_text(text: str, path: Path) -> None:

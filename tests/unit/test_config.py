@@ -64,6 +64,18 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     broken.write_text("a: [1\n")
     with pytest.raises(InvalidInput, match="not YAML"):
         load_yaml(PipelineConfig, broken)
+    broken.write_bytes(b"\xff\x99\x02")
+    with pytest.raises(InvalidInput, match="not YAML"):
+        load_yaml(PipelineConfig, broken)
+    with pytest.raises(InvalidInput, match=r"none\.tsv.*does not exist"):
+        load_runs(tmp_path / "none.tsv")
+
+
+def test_a_misspelt_key_is_named_before_the_one_it_leaves_missing(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("acelerators: {}\n")
+    with pytest.raises(InvalidInput, match=r"^acelerators = "):
+        load_yaml(PipelineConfig, path)
 
 
 def sheet(tmp_path, *lines):

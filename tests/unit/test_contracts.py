@@ -75,6 +75,18 @@ def test_a_broken_file_is_named_with_its_field(tmp_path, text, said):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InvalidInput, match=r"nowhere\.json.*does not exist"):
         read(Side, tmp_path / "nowhere.json")
+    with pytest.raises(InvalidInput, match="is a folder"):
+        read(Side, tmp_path)
+
+
+def test_a_message_does_not_show_the_whole_file(tmp_path):
+    path = tmp_path / "side.json"
+    for text in (" " * 5000 + "{", '{"more": "' + "x" * 5000 + '"}'):
+        path.write_text(text)
+        with pytest.raises(InvalidInput) as caught:
+            read(Side, path)
+        assert len(str(caught.value)) < 600
+        assert "side.json" in str(caught.value)
 
 
 def test_no_nan_reaches_a_file():

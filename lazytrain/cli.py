@@ -6,6 +6,7 @@ missing optional package stops only the command that needs it.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -39,6 +40,18 @@ COMMANDS = {
     "doctor": "doctor",
     "clean": "doctor",
 }
+
+
+# Errors of the file system that are the user's to mend.
+FILE_ERRORS = (
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EROFS,
+)
 
 
 class LazyGroup(TyperGroup):
@@ -75,7 +88,10 @@ def _root() -> None:
 
 
 def app() -> None:
-    """Run the command line; a user's error is one line on stderr and exit code 2."""
+    """Run the command line; a user's error is one line on stderr and exit code 2.
+
+    A full disk and a path that cannot be read or written are the user's as well.
+    """
     # OpenMP's workers spin by default: on cores that anything else uses, a step then
     # takes several times as long. Read when torch loads, so it is set before.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -83,4 +99,10 @@ def app() -> None:
         root()
     except LazyTrainError as error:
         sys.stderr.write(f"lazytrain: {error}\n")
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in FILE_ERRORS:
+            raise
+        where = error.filename2 or error.filename or "writing a file"
+        sys.stderr.write(f"lazytrain: {where}: {error.strerror}\n")
         sys.exit(2)

@@ -1,6 +1,8 @@
 """The console command: lists its stages, loads one at a time, errs in one line."""
 
+import errno
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +71,29 @@ def test_an_error_that_is_no_users_is_not_swallowed(monkeypatch):
 
     monkeypatch.setattr("lazytrain.cli.root", fail)
     with pytest.raises(ZeroDivisionError):
+        app()
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(errno.ENOSPC, "No space left"), (errno.EISDIR, "Is a directory")],
+)
+def test_a_full_disk_or_a_wrong_path_is_one_line(monkeypatch, capsys, number, shown):
+    def fail():
+        raise OSError(number, os.strerror(number), "out.json")
+
+    monkeypatch.setattr("lazytrain.cli.root", fail)
+    with pytest.raises(SystemExit, match="2"):
+        app()
+    assert capsys.readouterr().err.startswith(f"lazytrain: out.json: {shown}")
+
+
+def test_an_error_of_the_system_that_is_no_users_is_not_swallowed(monkeypatch):
+    def fail():
+        raise BrokenPipeError(errno.EPIPE, "pipe")
+
+    monkeypatch.setattr("lazytrain.cli.root", fail)
+    with pytest.raises(BrokenPipeError):
         app()
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
+# Above what any machine does in TFLOP/s or 1e9 parameters/s.
+MOST_RATE = 1e9
+
 Model = Annotated[
     str, typer.Argument(help="config.json, a folder with one, or a model of the tables")
 ]
@@ -32,7 +35,7 @@ NvmeWrite = Annotated[str, typer.Option(help="disk write rate")]
 Tflops = Annotated[float, typer.Option(help="TFLOP/s that a layer sustains")]
 Updates = Annotated[float, typer.Option(help="CPU optimizer, 1e9 parameters/s")]
 SeqLen = Annotated[int, typer.Option(help="tokens per sequence", min=2)]
-Batch = Annotated[int, typer.Option(help="sequences per step", min=1)]
+Batch = Annotated[int, typer.Option(help="sequences per step", min=1, max=10**6)]
 MicroTokens = Annotated[int, typer.Option(help="tokens per pass of a layer", min=1)]
 Optimizer = Annotated[
     Literal["hybrid_adamw_8bit", "cpu_adamw_8bit", "adamw"],
@@ -77,13 +80,14 @@ def read_machine(
     """Return the machine of the options; each is refused by its own name.
 
     Raises:
-        InvalidInput: If a size or a rate has no unit or is not above zero.
+        InvalidInput: If a size or a rate has no unit or makes no sense.
     """
     from lazytrain.schedule.assumed import Machine
 
     for field, value in (("tflops", tflops), ("update-rate", updates)):
-        if value <= 0:
-            raise InvalidInput(field, value, "must be above zero")
+        if not 0 < value < MOST_RATE:
+            remedy = f"must be above zero and below {MOST_RATE:g}"
+            raise InvalidInput(field, value, remedy)
     return Machine(
         gpu_memory_bytes=parse_bytes(gpu_memory, "gpu-memory"),
         cpu_memory_bytes=parse_bytes(cpu_memory, "cpu-memory"),

@@ -10,6 +10,7 @@ import typer
 
 from lazytrain import records
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
+from lazytrain.errors import PlanMismatch
 from lazytrain.records import HardwareProfile, LayerProfile
 
 if TYPE_CHECKING:
@@ -149,7 +150,13 @@ def simulate(
     from lazytrain.schedule.trace import write_gantt, write_trace
 
     read = records.read(Plan, plan)
-    result = simulate(read, records.read(Instance, instance))
+    problem = records.read(Instance, instance)
+    if read.instance_sha256 != problem.sha256:
+        raise PlanMismatch(
+            f"{plan} was made for another instance than {instance};"
+            " `lazytrain check` says where they differ"
+        )
+    result = simulate(read, problem)
     if trace:
         write_trace(result, trace)
     if figure:

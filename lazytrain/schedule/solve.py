@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ EXACT: dict[str, Callable[[Instance], Plan]] = {
     "single-tier": single_tier,
 }
 PROGRAMS = ("milp", "literal", "literal-without-suffix-rows")
+MOST_SEED = 2**31 - 1  # what SCIP takes
 METHODS = (*PROGRAMS, *EXACT, *RULES, "fixed-interval:K")
 
 
@@ -42,12 +44,12 @@ class Limits:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.time_limit_s <= 0:
+        if not 0 < self.time_limit_s < math.inf:
             raise InvalidInput("time-limit-s", self.time_limit_s, "must be above zero")
-        if self.gap < 0:
+        if not 0 <= self.gap < math.inf:
             raise InvalidInput("gap", self.gap, "must not be negative")
-        if self.seed < 0:
-            raise InvalidInput("seed", self.seed, "must not be negative")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise InvalidInput("seed", self.seed, f"choose one from 0 to {MOST_SEED}")
 
 
 def solve(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from lazytrain import records
 from lazytrain.commands import estimate as estimate_commands
 from lazytrain.commands import schedule as schedule_commands
-from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.errors import InvalidInput, NoSchedule, PlanMismatch
 from lazytrain.schedule.plan import Plan
 
 RUNNER = CliRunner()
@@ -56,6 +56,31 @@ def test_check_exits_1_and_names_the_violation(instance_file, tmp_path):
     result = run("check", plan, instance_file)
     assert result.exit_code == 1
     assert "[transfer]" in result.stderr
+
+
+def test_a_plan_of_another_instance_is_not_simulated(make_instance, tmp_path):
+    plan, other = tmp_path / "plan.json", tmp_path / "other.json"
+    records.write(make_instance(name="one"), tmp_path / "one.json")
+    records.write(make_instance(name="two", layers=3), other)
+    run("solve", tmp_path / "one.json", "--out", plan)
+    with pytest.raises(PlanMismatch, match="another instance"):
+        run("simulate", plan, other)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("--time-limit-s", "nan", "time-limit-s"),
+        ("--gap", "nan", "gap"),
+        ("--seed", "99999999999", "seed"),
+    ],
+)
+def test_limits_without_sense_are_refused(
+    instance_file, tmp_path, option, value, field
+):
+    plan = tmp_path / "plan.json"
+    with pytest.raises(InvalidInput, match=field):
+        run("solve", instance_file, "--out", plan, option, value)
 
 
 def test_an_infeasible_instance_writes_no_plan(make_instance, tmp_path):
@@ -134,6 +159,8 @@ def test_estimate_and_fit_need_only_a_configuration(tmp_path):
         ("--h2d", "12GB", "h2d"),
         ("--h2d", "0GB/s", "h2d"),
         ("--tflops", "0", "tflops"),
+        ("--tflops", "nan", "tflops"),
+        ("--update-rate", "inf", "update-rate"),
     ],
 )
 def test_options_without_sense_are_refused_by_name(option, value, field):

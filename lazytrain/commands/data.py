@@ -38,7 +38,7 @@ def split(
     from lazytrain.records import write
 
     settings = load_yaml(PipelineConfig, config)
-    name = source or settings.data
+    name = settings.data if source is None else source
     loaded = load_rows(name, settings.synthetic)
     how = SplitSettings(settings.split_mode, settings.seed, settings.train_fraction)
     manifest = split_rows(loaded.rows, how, source=name, skipped=loaded.skipped)

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from lazytrain.errors import InvalidInput
+
 app = typer.Typer(help=__doc__)
 
 
@@ -79,10 +81,13 @@ def checkpoints(
     from lazytrain.train.resume import FOLDER
 
     inner = run / FOLDER
-    for folder in checkpoint.folders(inner if inner.is_dir() else run):
+    found = checkpoint.folders(inner if inner.is_dir() else run)
+    if not found:
+        raise InvalidInput("run", str(run), "holds no checkpoints; see save_every")
+    for folder in found:
         try:
-            found = checkpoint.open_whole(folder)
-            line = f"whole, {found.state.applied_steps} updates"
+            whole = checkpoint.open_whole(folder)
+            line = f"whole, {whole.state.applied_steps} updates"
         except checkpoint.Broken as error:
             line = f"broken: {error}"
         sys.stdout.write(f"{folder.name}\t{line}\n")

@@ -41,7 +41,7 @@ def read_records(
         InvalidInput: If the source is missing, unreadable or unreachable.
     """
     path = Path(source)
-    if path.is_dir():
+    if path.is_dir() and source:  # an empty text would be the folder at hand
         return _folder(path, split)
     if path.is_file():
         return _file(path)

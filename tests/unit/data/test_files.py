@@ -122,6 +122,8 @@ def test_broken_files_say_what_is_wrong_and_where(tmp_path, name, content, messa
 def test_missing_paths_and_empty_folders(tmp_path):
     with pytest.raises(InvalidInput, match="no such file or folder"):
         read_records(str(tmp_path / "gone.jsonl"))
+    with pytest.raises(InvalidInput, match="no such file or folder"):
+        read_records("")
     with pytest.raises(InvalidInput, match="holds no"):
         list(read_records(str(tmp_path)))
 

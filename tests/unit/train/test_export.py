@@ -185,6 +185,12 @@ def test_a_run_that_was_cut_short_gives_its_newest_checkpoint(run, tmp_path):
     assert listed.stdout.splitlines()[1] == "step-000003\twhole, 3 updates"
 
 
+def test_a_folder_without_checkpoints_is_no_empty_list(tmp_path):
+    listed = CliRunner().invoke(app, ["checkpoints", str(tmp_path)])
+    assert isinstance(listed.exception, InvalidInput)
+    assert "no checkpoints" in str(listed.exception)
+
+
 @pytest.mark.slow
 def test_a_real_model_trains_twenty_steps_and_exports(tmp_path):
     path = os.environ.get(SMOLLM2, "")

@@ -92,6 +92,9 @@ def write_text(text: str, path: Path) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a full disk names no file by itself
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

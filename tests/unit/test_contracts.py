@@ -1,5 +1,6 @@
 """Files between stages: atomic, hashed, strict; a plan refuses what cannot be run."""
 
+import errno
 import json
 import os
 
@@ -52,6 +53,16 @@ def test_an_interrupted_write_keeps_the_old_file_whole(tmp_path, monkeypatch):
         write_text("half", path)
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == ["side.json"]
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path, monkeypatch):
+    def fail(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space left.*side\.json"):
+        write_text("half", tmp_path / "side.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

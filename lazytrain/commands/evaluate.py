@@ -45,11 +45,13 @@ def evaluate(
         Path | None, typer.Option(help="the pipeline's configuration, for test_rows")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="answer a seeded sample of so many rows; 0: all")
+        int | None,
+        typer.Option(help="answer a seeded sample of so many rows; 0: all", min=0),
     ] = None,
-    batch: Annotated[int, typer.Option(help="prompts generated together")] = 128,
+    batch: Annotated[int, typer.Option(help="prompts generated together", min=1)] = 128,
     max_new_tokens: Annotated[
-        int, typer.Option(help="most tokens per answer; 0: by the training answers")
+        int,
+        typer.Option(help="most tokens per answer; 0: by the training answers", min=0),
     ] = 0,
     before: Annotated[
         bool, typer.Option(help="also evaluate the weights that the run began with")

@@ -59,6 +59,17 @@ def test_a_users_error_is_one_line_and_exit_code_2(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--batch", "0"), ("--limit", "-4"), ("--max-new-tokens", "-1")],
+)
+def test_evaluate_refuses_numbers_without_sense(tmp_path, option, value):
+    out = tmp_path / "eval.json"
+    done = run("evaluate", "--weights", str(tmp_path), "--out", str(out), option, value)
+    assert done.returncode == 2
+    assert option in done.stderr
+
+
 def test_an_unknown_command_is_refused():
     done = run("trian")
     assert done.returncode == 2

@@ -113,7 +113,11 @@ class PipelineConfig(Contract):
 
     accelerator: str = Field(default="auto", description="auto, or a sheet id")
     data: str = Field(default="synthetic", description="synthetic, file or hub id")
-    records: str = Field(default="runs", description="run folder below results/")
+    records: str = Field(
+        default="runs",
+        pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_.-]*[A-Za-z0-9_-])*$",
+        description="run folder below results/; neither absolute nor with ..",
+    )
     runs: str = "config/runs.tsv"
     weights: str = Field(default="random", description="random, a path or a hub id")
     split_mode: Literal["grouped", "paper"] = "grouped"

@@ -13,7 +13,6 @@ import torch
 
 from lazytrain.executor.streams import Streams
 
-
 # What compute can stand still for; named in every breakdown, zero or not.
 EXPOSED = ("exposed_optimizer", "exposed_h2d", "exposed_boundary")
 

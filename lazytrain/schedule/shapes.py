@@ -62,6 +62,7 @@ def model_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         InvalidInput: If a field is missing or the family is not a known decoder.
     """
     text = config.get("text_config") or config
+    _check_decoder(config, name)
     count = _need(text, "num_hidden_layers", name)
     kinds = _layer_types(text, count)
     return ModelShape(
@@ -72,6 +73,27 @@ def model_shape(config: Mapping[str, Any], name: str) -> ModelShape:
         layer_types=kinds,
         layers={kind: _layer(text, kind, name) for kind in dict.fromkeys(kinds)},
     )
+
+
+def _check_decoder(config: Mapping[str, Any], name: str) -> None:
+    """Refuse an encoder: its sizes would pass for a decoder's."""
+    classes = config.get("architectures") or []
+    if classes and not any(
+        kind.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+        for kind in classes
+    ):
+        remedy = f"{name} is no decoder-only language model; name one that is"
+        raise InvalidInput("architectures", classes, remedy)
+    if is_encoder(config):
+        remedy = f"{name} is an encoder or an encoder-decoder; name a decoder"
+        raise InvalidInput("model_type", config.get("model_type"), remedy)
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says that it is not (only) a decoder."""
+    encoders = ("bert", "roberta", "electra", "deberta", "albert", "t5", "bart")
+    kind = str(config.get("model_type", ""))
+    return bool(config.get("is_encoder_decoder")) or kind.endswith(encoders)
 
 
 def _need(config: Mapping[str, Any], field: str, name: str) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from lazytrain.config import PipelineConfig, RunRow, find_run, load_runs, load_yaml
 from lazytrain.errors import InvalidInput
@@ -146,3 +147,16 @@ def test_rows_are_frozen():
     )
     with pytest.raises(ValueError, match="frozen"):
         row.batch = 2
+
+
+@pytest.mark.parametrize("records", ["../..", "/tmp/x", "a/../b", "", "runs/"])
+def test_records_stay_below_results(records):
+    known = yaml.safe_load(CONFIG.read_text())
+    with pytest.raises(ValidationError, match="records"):
+        PipelineConfig.model_validate(known | {"records": records})
+
+
+@pytest.mark.parametrize("records", ["runs", "recorded/h200", "recorded/h200-cap70"])
+def test_record_folders_are_accepted(records):
+    known = yaml.safe_load(CONFIG.read_text())
+    assert PipelineConfig.model_validate(known | {"records": records})

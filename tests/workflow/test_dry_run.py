@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from snakemake.utils import update_config
 
-from lazytrain.config import load_runs
+from lazytrain.config import PipelineConfig, load_runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +67,11 @@ def test_the_papers_protocol_is_planned(workspace):
     assert done.returncode == 0, done.stdout
     jobs = workspace.planned("--configfile", "config/paper.yaml")
     assert jobs["train_quality"] == jobs["evaluate"] == 12
-    assert '"num_steps": 3841' in done.stdout
+    effective = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    update_config(effective, yaml.safe_load((ROOT / "config/paper.yaml").read_text()))
+    settings = PipelineConfig.model_validate(effective)
+    quality = settings.accelerators["gpu80"].quality
+    assert (quality.num_steps, quality.eval_rows) == (3841, 10000)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,8 @@ def grouped_bars(
     width = BAR_WIDTH / max(len(systems), 1)
     for column, system in enumerate(systems):
         style: dict[str, Any] = {
-            "color": COLOURS[SYSTEMS.index(system)],
+            "color": COLOURS[SYSTEMS.index(system) % len(COLOURS)],
+            "hatch": "//" * (SYSTEMS.index(system) // len(COLOURS)),
             "label": system,
             "width": width,
         }

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 from pydantic import StringConstraints, ValidationError
 
+from lazytrain import systems
 from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract, M, RunRecord, write_text
 
@@ -36,17 +37,7 @@ Printed = Annotated[str, StringConstraints(pattern=r"^(\d+(\.\d+)?|OOM)?$")]
 
 SCALES = ("3B", "7B", "14B", "27B")
 # The paper's order of systems, then ours; an unknown system comes last.
-SYSTEMS = (
-    "zero3-offload",
-    "zero3-offload-liger",
-    "zero-infinity",
-    "resident",
-    "megatrain",
-    "megatrain-single-recompute",
-    "lazytrain",
-    "lazytrain-no-milp",
-    "lazytrain-no-hybrid8bit",
-)
+SYSTEMS = systems.NAMES
 
 
 def order(accelerator: str, scale: str, system: str) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from lazytrain import systems
 from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
@@ -27,9 +28,9 @@ from lazytrain.schedule.memory import (
 from lazytrain.units import GIB, format_bytes, parse_bytes
 
 ITEMSIZE = {"bfloat16": 2, "float32": 4}
-# The planner's method by system; a system not named here uses the program.
-METHODS = {"megatrain": "fixed-interval:4", "lazytrain-no-milp": "fixed-interval:4"}
-OPTIMIZERS = {"lazytrain-no-hybrid8bit": "adamw", "megatrain": "deepspeed_adam"}
+# The planner's method by system; a system that has none uses the program.
+METHODS = {system.name: system.method for system in systems.ALL if system.method}
+OPTIMIZERS = {system.name: system.optimizer for system in systems.ALL}
 # What stays free of a device's or a host's memory for everything not modelled.
 HOST_SHARE = 0.9
 DISK_SHARE = 0.5
@@ -52,8 +53,9 @@ def derive_instance(
             is impossible, or the cap is below what a step needs without activations.
     """
     settings = _settings(config, row)
-    run = execution(hardware, layers, row, config)
     parts = part_specs(layers)
+    run = execution(hardware, layers, row, config)
+    run = with_drain(run, parts, settings, hardware)
     sizes = model_sizes(layers, run)
     budget, fixed = budgets(hardware, settings, parts, run, sizes)
     scale = row.batch * row.seq_len / layers.tokens
@@ -147,7 +149,7 @@ def execution(
     """Return how the row is to be run: the sheet, then the accelerator's settings."""
     settings = _settings(config, row).executor
     optimizer = config.optimizer
-    kind = OPTIMIZERS.get(row.system, optimizer.type)
+    kind = OPTIMIZERS.get(row.system) or optimizer.type
     master: Literal["fp32-split", "bf16", "bf16-stochastic", "fp32"] = optimizer.master
     if layers.dtype == "float32":
         master = "fp32"
@@ -168,6 +170,32 @@ def execution(
         eight_bit_fraction=optimizer.eight_bit_fraction,
         master=master,
         optimizer_threads=optimizer.threads,
+    )
+
+
+def with_drain(
+    run: Execution,
+    parts: tuple[PartSpec, ...],
+    settings: AcceleratorSettings,
+    hardware: HardwareProfile,
+) -> Execution:
+    """Return the run with its gradients' way down decided.
+
+    They are drained only as they are consumed if the host could not hold them all.
+    """
+    wanted = settings.executor.gradient_drain
+    if wanted == "auto":
+        room = host_capacity(settings, hardware)
+        wanted = "whole" if host_bytes(parts, run).total <= room else "as-consumed"
+    return run.model_copy(update={"gradient_drain": wanted})
+
+
+def host_capacity(settings: AcceleratorSettings, hardware: HardwareProfile) -> int:
+    """Return the host memory that a plan may use, in bytes."""
+    return _size(
+        settings.budgets.host_capacity,
+        int(hardware.host_memory_bytes * HOST_SHARE),
+        "budgets.host_capacity",
     )
 
 
@@ -260,11 +288,7 @@ def budgets(
     )
     boundary = boundary_bytes(run, sizes)
     host = host_bytes(parts, run, boundary if nvme >= boundary else 0).total
-    capacity = _size(
-        texts.host_capacity,
-        int(hardware.host_memory_bytes * HOST_SHARE),
-        "budgets.host_capacity",
-    )
+    capacity = host_capacity(settings, hardware)
     cpu = _size(
         texts.cpu_activations, max(0, capacity - host), "budgets.cpu_activations"
     )

@@ -10,12 +10,11 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+from lazytrain import systems
 from lazytrain.profile.accelerator import is_gpu
 
-DEEPSPEED_SYSTEMS = ("zero3-offload", "zero3-offload-liger", "zero-infinity")
-STREAMING_SYSTEMS = ("lazytrain", "lazytrain-no-milp", "lazytrain-no-hybrid8bit")
-OTHER_SYSTEMS = ("megatrain", "megatrain-single-recompute", "resident")
-SYSTEMS = (*STREAMING_SYSTEMS, *OTHER_SYSTEMS, *DEEPSPEED_SYSTEMS)
+DEEPSPEED_SYSTEMS = systems.names("deepspeed")
+SYSTEMS = systems.NAMES
 
 
 def _has(package: str) -> bool:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, cast
 
+from lazytrain import systems
 from lazytrain.config import OptimizerSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.executor.protocol import Engine
@@ -33,14 +34,21 @@ RIVALS = {
     "zero-infinity": "lazytrain.baselines.zero_infinity:build",
     "resident": "lazytrain.baselines.resident:build",
 }
-PLANNED = ("lazytrain", "lazytrain-no-milp", "lazytrain-no-hybrid8bit")
+PLANNED = systems.names("lazytrain")
+FRACTIONS = {"adamw": 0.0, "cpu_adamw_8bit": 1.0}
 
 
 def optimizer_for(system: str, settings: OptimizerSettings) -> OptimizerSettings:
-    """Return a system's optimizer settings: ``-no-hybrid8bit`` has fp32 state only."""
-    if system == "lazytrain-no-hybrid8bit":
-        return settings.model_copy(update={"type": "adamw", "eight_bit_fraction": 0.0})
-    return settings
+    """Return a system's optimizer settings: its own state format, or the configured.
+
+    ``-no-hybrid8bit`` has fp32 state only, ``-8bit`` no other than 8-bit state.
+    """
+    kind = systems.BY_NAME[system].optimizer if system in PLANNED else ""
+    if not kind:
+        return settings
+    return settings.model_copy(
+        update={"type": kind, "eight_bit_fraction": FRACTIONS[kind]}
+    )
 
 
 def setup_for(row: RunRow, config: PipelineConfig, source: Source) -> EngineSetup:

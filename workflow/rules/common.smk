@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
+from lazytrain import systems
 from lazytrain.config import PipelineConfig, RunRow, find_run, load_runs
 from lazytrain.errors import LazyTrainError
 from lazytrain.fingerprint import fingerprint
@@ -25,9 +26,6 @@ EFFECTIVE_CONFIG = "results/config.json"
 
 # How often a table was made again because one of its records had been deleted.
 REMADE = Path("results/remade.json")
-
-# Systems that run without a plan of ours.
-UNPLANNED = ("zero", "resident")
 
 
 def load_settings() -> PipelineConfig:
@@ -214,14 +212,14 @@ def model_of(wildcards) -> str:
 
 def plan_of(wildcards) -> list[str]:
     """Return the solved plan of a run, or nothing for a system without one."""
-    if wildcards.system.startswith(UNPLANNED):
+    if not systems.is_planned(wildcards.system):
         return []
     return ["schedules/solved/{accelerator}/{scale}/{system}.json"]
 
 
 def check_of(wildcards) -> list[str]:
     """Return the independent check of a run's plan: no run starts on a plan it refutes."""
-    if wildcards.system.startswith(UNPLANNED):
+    if not systems.is_planned(wildcards.system):
         return []
     return ["results/checks/{accelerator}/{scale}/{system}.json"]
 

@@ -20,7 +20,7 @@ rule derive_instance:
         runtime="5m",
     params:
         config=EFFECTIVE_CONFIG,
-        code=fingerprint("schedule.derive", "schedule.memory"),
+        code=fingerprint("schedule.derive", "schedule.memory", "systems"),
         row=row_of,
         settings=settings_of("accelerators", "optimizer"),
     shell:

@@ -24,7 +24,9 @@ rule train:
         runtime="4h",
     params:
         config=EFFECTIVE_CONFIG,
-        code=fingerprint("train", "baselines", "executor", "optim", "tiers", "models"),
+        code=fingerprint(
+            "train", "baselines", "executor", "optim", "tiers", "models", "systems"
+        ),
         row=row_of,
         settings=settings_of("optimizer", "weights", "allow_truncation"),
         purpose=purpose_of("throughput"),
@@ -61,7 +63,9 @@ rule train_quality:
         runtime="24h",
     params:
         config=EFFECTIVE_CONFIG,
-        code=fingerprint("train", "baselines", "executor", "optim", "tiers", "models"),
+        code=fingerprint(
+            "train", "baselines", "executor", "optim", "tiers", "models", "systems"
+        ),
         row=row_of,
         settings=settings_of("optimizer", "weights", "allow_truncation"),
         purpose=purpose_of("quality"),

@@ -19,6 +19,7 @@ from lazytrain.records import Contract, M, first_problem
 
 Dtype = Literal["float32", "bfloat16"]
 Body = Literal["eager", "compile", "liger"]
+Answered = Literal["none", "sample", "full"]
 
 
 class SolverSettings(Contract):
@@ -43,6 +44,11 @@ class ExecutorSettings(Contract):
     chunk_bytes: str = "64MiB"
     loss_chunk_tokens: int = Field(default=4096, ge=1)
     resident_weights: bool = False
+    gradient_drain: Literal["auto", "whole", "as-consumed"] = Field(
+        default="auto",
+        description="as-consumed keeps gradients in HBM until their update; auto does "
+        "so where the host cannot hold them",
+    )
 
 
 class OptimizerSettings(Contract):
@@ -69,6 +75,30 @@ class ScheduleSettings(Contract):
     min_ratio: float = Field(default=0.0, ge=0, le=1)
 
 
+class ExactMatchSettings(Contract):
+    """When a training run answers test rows (paper, Figure 6), and how.
+
+    ``sample`` answers a seeded sample of ``rows`` rows, the same one every time;
+    ``full`` the whole test side, or ``test_rows`` of it.
+    """
+
+    every_epochs: float = Field(
+        default=0.0, ge=0, description="epochs between samples; 0: none in between"
+    )
+    rows: int = Field(default=64, ge=1, description="rows of the sample")
+    before: Answered = Field(default="none", description="with the initial weights")
+    after: Answered = Field(default="none", description="with the trained weights")
+    batch: int = Field(default=128, ge=1, description="prompts generated together")
+    max_new_tokens: int = Field(
+        default=0, ge=0, description="per answer; 0: by the training answers"
+    )
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a run answers rows at all."""
+        return self.every_epochs > 0 or {self.before, self.after} != {"none"}
+
+
 class Purpose(Contract):
     """Steps and learning rate of one purpose of run."""
 
@@ -81,6 +111,7 @@ class Purpose(Contract):
     test_rows: int = Field(
         default=0, ge=0, description="test rows answered for exact match; 0: all"
     )
+    exact_match: ExactMatchSettings = ExactMatchSettings()
 
 
 class Budgets(Contract):
@@ -90,6 +121,14 @@ class Budgets(Contract):
     cpu_activations: str = "auto"
     nvme_activations: str = "auto"
     host_capacity: str = "auto"
+
+
+class NvmeSettings(Contract):
+    """How the NVMe tier reads and writes; a backend that is named is used or refused."""
+
+    backend: Literal["auto", "gds", "compat", "posix"] = "auto"
+    verify: bool = Field(default=True, description="prove each first read")
+    threads: int = Field(default=8, ge=1, description="transfers in flight")
 
 
 class SyntheticSettings(Contract):
@@ -113,6 +152,9 @@ class PipelineConfig(Contract):
 
     accelerator: str = Field(default="auto", description="auto, or a sheet id")
     data: str = Field(default="synthetic", description="synthetic, file or hub id")
+    test_data: str = Field(
+        default="", description="test rows of their own, file or hub id; empty: split"
+    )
     records: str = Field(
         default="runs",
         pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_.-]*[A-Za-z0-9_-])*$",
@@ -126,6 +168,7 @@ class PipelineConfig(Contract):
     allow_truncation: bool = False
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     scratch: str = Field(default="", description="folder for NVMe files; empty: auto")
+    nvme: NvmeSettings = NvmeSettings()
     synthetic: SyntheticSettings = SyntheticSettings()
     solver: SolverSettings = SolverSettings()
     optimizer: OptimizerSettings = OptimizerSettings()

@@ -58,6 +58,7 @@ def plan_for(
     layers = decoder.num_layers
     levels = (level,) * layers if isinstance(level, str) else level
     resident = fields.pop("resident", ())
+    waiting = fields.pop("waiting", ())
     sum_home = "gpu" if order == "batch-major" else "cpu"
     parts = tuple(
         Part(
@@ -67,7 +68,11 @@ def plan_for(
             num_parameters=part.num_parameters,
             weight_bytes=4 * part.num_parameters,
             weights="resident" if part.name in resident else "streamed",
-            gradient=Gradient(dtype="fp32", home=sum_home),
+            gradient=Gradient(
+                dtype="fp32",
+                home=sum_home,
+                drain="as-consumed" if part.name in waiting else "whole",
+            ),
             optimizer_state=OptimizerState(
                 format=state,
                 eight_bit_fraction=0.02 if state == "hybrid" else 0.0,

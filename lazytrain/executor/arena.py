@@ -92,6 +92,11 @@ class HostArena:
         """Return a named buffer as a flat tensor of this dtype."""
         return self._buffers[name].view(dtype)
 
+    def buffers(self, prefix: str, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return all buffers of a prefix as flat tensors, by the rest of their name."""
+        names = [name for name in self._buffers if name.startswith(prefix)]
+        return {n.removeprefix(prefix): self.buffer(n, dtype) for n in names}
+
     def close(self) -> None:
         """Unregister the region; the memory goes with the last view."""
         runtime = torch.cuda.cudart() if self._registered else None

@@ -20,6 +20,7 @@ from torch import Tensor
 from lazytrain.config import OptimizerSettings
 from lazytrain.data.batches import Batch
 from lazytrain.errors import InvalidInput
+from lazytrain.executor.consume import GradientFeed
 from lazytrain.executor.evaluate import EvaluationRunner
 from lazytrain.executor.itinerary import forward_visits, itinerary, step_visits
 from lazytrain.executor.loading import check_plan, fill_weights
@@ -166,17 +167,6 @@ class StreamingEngine:
         self._host = self._buffers("weight")
         self._host_gradients = self._buffers("gradient")
         fill_weights(self.decoder, sizes.layouts, self._host, device, seed, state_dict)
-        self._optimizer = HostOptimizer(
-            plan,
-            settings,
-            sizes.layouts,
-            self._host,
-            self._host_gradients,
-            kernel=self._options.kernel,
-        )
-        self.master = self._optimizer.master
-        self.optimizer_state = self._optimizer.state_format
-        self.kernel = self._optimizer.kernel
         with device_memory_for("allocating the plan's buffers"):
             self._machinery = make_machinery(
                 plan,
@@ -191,14 +181,28 @@ class StreamingEngine:
                     self._options.body, self._options.attention, self._options.poison
                 ),
             )
+        self._feed = GradientFeed(
+            self._streams,
+            self._machinery.sums,
+            self._host_gradients,
+            list(self._buffers("consumed").values()),
+        )
+        self._optimizer = HostOptimizer(
+            plan,
+            settings,
+            sizes.layouts,
+            self._host,
+            self._feed,
+            kernel=self._options.kernel,
+        )
+        self.master = self._optimizer.master
+        self.optimizer_state = self._optimizer.state_format
+        self.kernel = self._optimizer.kernel
         self._make_schedule(settings)
 
     def _buffers(self, kind: str) -> dict[str, Tensor]:
-        dtype = self._sizes.dtype
-        return {
-            name: self._arena.buffer(f"{kind} {name}", dtype)
-            for name in self._sizes.layouts
-        }
+        """Return the arena's buffers of one kind, by part or number."""
+        return self._arena.buffers(f"{kind} ", self._sizes.dtype)
 
     def _make_schedule(self, settings: OptimizerSettings) -> None:
         """Fix the order of uploads and updates, and start the updating thread."""
@@ -211,7 +215,7 @@ class StreamingEngine:
         )
         order = plan.update_order or tuple(self._sizes.layouts)
         self._pump = UpdatePump(
-            self._optimizer, order, settings.max_grad_norm, self._streams
+            self._optimizer, self._feed, order, settings.max_grad_norm, self._streams
         )
         self._gates: dict[str, Ticket] = {}
         self._end: Ticket | None = None
@@ -311,7 +315,9 @@ class StreamingEngine:
     def host_gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the last step's unclipped gradients by Hugging Face name."""
         self._streams.synchronize()
-        yield from self._named(self._host_gradients)
+        waiting = self._machinery.sums.waiting
+        held = {name: tensor.cpu() for name, tensor in waiting.items()}
+        yield from self._named(self._host_gradients | held)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield current weights by Hugging Face name, as host views."""

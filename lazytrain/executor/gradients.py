@@ -43,11 +43,13 @@ class GradientSums:
     Args:
         streams: Streams of the device.
         layouts: Layout per part, in forward order.
-        host: Flat host gradient buffer per part, in the dtype that goes down.
+        host: Flat host gradient buffer per part that is sent down at once.
         shared: Parts whose sums may share one buffer, because each is drained before
             the next one begins; the rest have a buffer of their own.
         slots: Number of download slots.
         slot_numel: Elements of one download slot.
+        dtype: Dtype of gradients once rounded.
+        waiting: Parts whose rounded gradient stays on the device until its update.
         poison: Fill shared sums with NaN after each drain (tests).
     """
 
@@ -60,6 +62,8 @@ class GradientSums:
         *,
         slots: int,
         slot_numel: int,
+        dtype: torch.dtype,
+        waiting: frozenset[str] = frozenset(),
         poison: bool = False,
     ) -> None:
         self._streams = streams
@@ -68,7 +72,6 @@ class GradientSums:
         self._poison = poison
         self._unused: set[str] = set()
         device = streams.device
-        dtype = next(iter(host.values())).dtype
         self._sums: dict[str, Tensor] = {}
         own = [{name} for name in layouts if not any(name in s for s in shared)]
         for names in [*shared, *own]:
@@ -78,6 +81,13 @@ class GradientSums:
         self._slots = [
             torch.zeros(slot_numel, dtype=dtype, device=device) for _ in range(slots)
         ]
+        # A gradient is read by its own update before the next step's forward may upload
+        # the new weights, so the next backward never overwrites one that is unread.
+        self.waiting = {
+            name: torch.zeros(layouts[name].numel, dtype=dtype, device=device)
+            for name in layouts
+            if name in waiting
+        }
         self._sent: list[Ticket | None] = [None] * slots
         self._next = 0
         self._pieces = self._cut(slot_numel)
@@ -86,8 +96,9 @@ class GradientSums:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of sums and slots."""
-        buffers = {b.data_ptr(): b for b in [*self._sums.values(), *self._slots]}
+        """Bytes of sums, slots and gradients that wait."""
+        held = [*self._sums.values(), *self._slots, *self.waiting.values()]
+        buffers = {b.data_ptr(): b for b in held}
         return sum(b.numel() * b.element_size() for b in buffers.values())
 
     def _cut(self, slot_numel: int) -> dict[str, list[Piece]]:
@@ -138,14 +149,22 @@ class GradientSums:
             log.warning("no gradient reaches %s: it counts as zero", name)
 
     def drain(self, part: str, name: str) -> Ticket:
-        """Round, square and send a part's gradient; the ticket is its arrival."""
+        """Round, square and send a part's gradient; the ticket is its arrival.
+
+        A gradient that waits is not sent; the ticket then is its being ready.
+        """
         total = self._sums[part]
+        waits = part in self.waiting
         for piece in self._pieces[part]:
-            self._send(total, self._host[part], piece)
+            if waits:
+                rounded = self.waiting[part][piece.start : piece.end]
+                self._round(total, rounded, piece)
+            else:
+                self._send(total, self._host[part], piece)
         if self._poison and self._is_shared(part):
             total.fill_(torch.nan)
         ticket = self._streams.ticket(f"{name} gradient {part}")
-        ticket.record(self._streams.d2h)
+        ticket.record(self._streams.compute if waits else self._streams.d2h)
         return ticket
 
     def _is_shared(self, part: str) -> bool:
@@ -159,12 +178,7 @@ class GradientSums:
         if before is not None:
             before.wait_on(self._streams.compute)
         slot = self._slots[number][: piece.end - piece.start]
-        slot.copy_(total[piece.start : piece.end])
-        views = [slot[tensor] for tensor in piece.tensors]
-        if views:
-            norms = torch.stack(torch._foreach_norm(views, 2, dtype=torch.float32))
-            where = slice(piece.number, piece.number + len(views))
-            self.squares[where] = norms.square()
+        self._round(total, slot, piece)
         ready = self._streams.ticket("gradient ready")
         ready.record(self._streams.compute)
         ready.wait_on(self._streams.d2h)
@@ -173,3 +187,12 @@ class GradientSums:
         sent = self._streams.ticket("gradient sent")
         sent.record(self._streams.d2h)
         self._sent[number] = sent
+
+    def _round(self, total: Tensor, rounded: Tensor, piece: Piece) -> None:
+        """Round one piece of a sum, and square what the update will read."""
+        rounded.copy_(total[piece.start : piece.end])
+        views = [rounded[tensor] for tensor in piece.tensors]
+        if views:
+            norms = torch.stack(torch._foreach_norm(views, 2, dtype=torch.float32))
+            where = slice(piece.number, piece.number + len(views))
+            self.squares[where] = norms.square()

@@ -26,7 +26,7 @@ from lazytrain.schedule.plan import Plan
 
 @dataclass(frozen=True)
 class HostBuffers:
-    """Flat host buffers per part."""
+    """Flat host buffers per part; gradients only of parts drained as a whole."""
 
     weights: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
@@ -70,6 +70,8 @@ def make_machinery(
         shared_sums(sizes, plan, tied=decoder.tied),
         slots=plan.grad_slots,
         slot_numel=sizes.slot_numel,
+        dtype=sizes.dtype,
+        waiting=sizes.waiting,
         poison=choices.poison,
     )
     return Machinery(

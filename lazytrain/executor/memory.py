@@ -13,6 +13,7 @@ import torch
 from lazytrain.errors import InvalidInput, OutOfMemory
 from lazytrain.executor.arena import HostArena
 from lazytrain.executor.boundaries import WaveShape
+from lazytrain.executor.consume import SLOTS
 from lazytrain.executor.layout import Layout
 from lazytrain.executor.spill import BounceBuffers, HostHome, NvmeHome, Store
 from lazytrain.executor.step import wave_rows
@@ -32,6 +33,7 @@ class Sizes:
         layouts: Layout per part, in forward order.
         wave: Largest wave of the plan.
         resident: Parts with a device buffer of their own.
+        waiting: Parts whose gradient stays on the device until its update.
         dtype: Dtype of weights, hidden states and gradients that go down.
     """
 
@@ -39,6 +41,7 @@ class Sizes:
     wave: WaveShape
     resident: frozenset[str]
     dtype: torch.dtype
+    waiting: frozenset[str] = frozenset()
 
     @property
     def boundary_bytes(self) -> int:
@@ -59,15 +62,28 @@ def sizes_of(decoder: Decoder, plan: Plan, dtype: torch.dtype) -> Sizes:
     micro = max(group.micro_batch for group in plan.groups)
     wave = WaveShape(rows, min(micro, rows), plan.seq_len, decoder.hidden_size)
     resident = {part.name for part in plan.parts if part.weights == "resident"}
-    return Sizes(layouts, wave, frozenset(resident | {EMBEDDING, HEAD}), dtype)
+    waiting = {p.name for p in plan.parts if p.gradient.drain == "as-consumed"}
+    ends = {EMBEDDING, HEAD}
+    return Sizes(layouts, wave, frozenset(resident | ends), dtype, frozenset(waiting))
+
+
+def _part_buffers(sizes: Sizes) -> dict[str, int]:
+    """Return the bytes of weights and of gradients, or of the buffers they pass."""
+    wanted: dict[str, int] = {}
+    size = {name: x.numel * sizes.dtype.itemsize for name, x in sizes.layouts.items()}
+    for name in sizes.layouts:
+        wanted[f"weight {name}"] = size[name]
+        if name not in sizes.waiting:
+            wanted[f"gradient {name}"] = size[name]
+    if sizes.waiting:
+        largest = max(size[name] for name in sizes.waiting)
+        wanted |= {f"consumed {number}": largest for number in range(SLOTS)}
+    return wanted
 
 
 def host_arena(sizes: Sizes, plan: Plan, *, pin: bool) -> HostArena:
     """Allocate weights, gradients, and boundaries that wait in host memory."""
-    wanted: dict[str, int] = {}
-    for name, layout in sizes.layouts.items():
-        wanted[f"weight {name}"] = layout.numel * sizes.dtype.itemsize
-        wanted[f"gradient {name}"] = layout.numel * sizes.dtype.itemsize
+    wanted = _part_buffers(sizes)
     for index, home in enumerate(plan.homes):
         if home == Home.CPU:
             wanted[f"boundary {index}"] = sizes.boundary_bytes

@@ -119,6 +119,8 @@ class Streams:
         # other threads and must not queue behind them.
         self.fetch = torch.cuda.Stream(device) if cuda else None
         self.spill = torch.cuda.Stream(device) if cuda else None
+        # Gradients that an update asks for must not queue behind work of the next step.
+        self.consume = torch.cuda.Stream(device) if cuda else None
 
     def ticket(self, name: str) -> Ticket:
         """Return a fresh ticket."""

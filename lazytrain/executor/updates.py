@@ -22,6 +22,14 @@ from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.optim.clip import clip_factor
 
 
+class GradientSource(Protocol):
+    """Brings gradients that wait on the device to the host."""
+
+    def send(self, part: str, ready: Ticket) -> Ticket:
+        """Start a part's way to the host; the ticket is its arrival."""
+        ...
+
+
 class PartUpdater(Protocol):
     """Updates the host weights of one part from its host gradient."""
 
@@ -42,7 +50,7 @@ class UpdateJob:
         loss_sum: Host fp64 scalar, summed over supervised tokens.
         num_supervised: Denominator of the loss; 0 skips the step.
         numbers: When ``squares`` and ``loss_sum`` are on the host.
-        gradients: Per part, the arrival of its gradient.
+        gradients: Per part, the arrival of its gradient, or its being ready.
         gates: Per part, recorded once its weights are new.
         breakdown: Filled in by the timeline, if there is one.
         result: The step's outcome.
@@ -64,6 +72,7 @@ class UpdatePump:
 
     Args:
         updater: Applies a part's update.
+        feed: Brings the gradients that wait on the device.
         order: Parts in the order they update.
         max_grad_norm: Clipping threshold.
         streams: For the health record.
@@ -73,12 +82,14 @@ class UpdatePump:
     def __init__(
         self,
         updater: PartUpdater,
+        feed: GradientSource,
         order: Sequence[str],
         max_grad_norm: float,
         streams: Streams,
         applied_steps: int = 0,
     ) -> None:
         self._updater = updater
+        self._feed = feed
         self._order = tuple(order)
         self._max_grad_norm = max_grad_norm
         self._streams = streams
@@ -123,8 +134,13 @@ class UpdatePump:
 
     def _update_parts(self, job: UpdateJob, factor: float) -> None:
         self.applied_steps += 1
-        for part in self._order:
-            job.gradients[part].wait_done()
+        arrivals: dict[str, Ticket] = {}
+        for number, part in enumerate(self._order):
+            for coming in self._order[number : number + 2]:
+                if coming not in arrivals:
+                    ready = job.gradients[coming]
+                    arrivals[coming] = self._feed.send(coming, ready)
+            arrivals[part].wait_done()
             self._updater.update(
                 part,
                 step=self.applied_steps,

@@ -99,7 +99,13 @@ def _part(spec: PartSpec, run: Execution) -> Part:
         weight_bytes=spec.weight_bytes,
         tied_to=spec.tied_to,
         weights="resident" if resident else "streamed",
-        gradient=Gradient(dtype="fp32", home="gpu" if batch_major else "cpu"),
+        gradient=Gradient(
+            dtype="fp32",
+            home="gpu" if batch_major else "cpu",
+            # The ends' gradients are drained first and last: sent at once, they need
+            # no third buffer in HBM.
+            drain=run.gradient_drain if spec.kind == "layer" else "whole",
+        ),
         optimizer_state=OptimizerState(
             format=state, eight_bit_fraction=fraction, master=run.master
         ),

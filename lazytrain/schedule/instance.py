@@ -86,6 +86,7 @@ class Execution(Contract):
     grad_slots: int = Field(default=2, ge=1)
     chunk_bytes: int = Field(default=64 * 2**20, ge=2**20)
     loss_chunk_tokens: int = Field(default=4096, ge=1)
+    gradient_drain: Literal["whole", "as-consumed"] = "whole"
     reserve_bytes: int = Field(default=0, ge=0)
     optimizer: str = "hybrid_adamw_8bit"
     eight_bit_fraction: float = Field(default=0.02, ge=0, le=1)

@@ -15,6 +15,7 @@ from lazytrain.schedule.staging import staging_buffers
 
 FP32_BYTES = 4
 BOUNCE_BUFFERS = 3
+CONSUMED_BUFFERS = 2  # host buffers of gradients that wait in HBM
 WORKING_BUFFERS = 2
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
 MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
@@ -38,13 +39,15 @@ class ModelSizes:
 class DeviceBytes:
     """HBM that no activation schedule changes, by cause.
 
-    ``transit`` is room for boundaries on their way to or from another tier.
+    ``transit`` is room for boundaries on their way to or from another tier,
+    ``waiting_gradients`` what is drained only as it is consumed.
     """
 
     reserve: int
     weight_slots: int
     gradient_accumulator: int
     grad_slots: int
+    waiting_gradients: int
     ends: int
     end_gradient: int
     loss_chunk: int
@@ -105,6 +108,9 @@ def device_bytes(
         weight_slots=min(slots, len(layers)) * largest,
         gradient_accumulator=widest * FP32_BYTES,
         grad_slots=run.grad_slots * gradient,
+        waiting_gradients=sum(
+            part.gradient_bytes for part in layers if run.gradient_drain != "whole"
+        ),
         ends=sum(part.weight_bytes for part in ends),
         end_gradient=max((p.num_parameters for p in ends), default=0) * FP32_BYTES,
         loss_chunk=2 * tokens * sizes.vocab * sizes.itemsize,
@@ -166,9 +172,18 @@ def host_bytes(
         weights=sum(part.weight_bytes for part in parts),
         master_remainder=parameters * MASTER_BYTES[run.master],
         optimizer_state=int(parameters * state_bytes_per_parameter(run)),
-        gradients=sum(part.gradient_bytes for part in parts),
+        gradients=_host_gradients(parts, run),
         bounce=BOUNCE_BUFFERS * bounced_bytes,
     )
+
+
+def _host_gradients(parts: Sequence[PartSpec], run: Execution) -> int:
+    """Return the host's share of the gradients: all, or the ends' and two buffers."""
+    if run.gradient_drain == "whole":
+        return sum(part.gradient_bytes for part in parts)
+    layers = [part.gradient_bytes for part in parts if part.kind == "layer"]
+    ends = sum(part.gradient_bytes for part in parts if part.kind != "layer")
+    return ends + CONSUMED_BUFFERS * max(layers, default=0)
 
 
 def state_bytes_per_parameter(run: Execution) -> float:

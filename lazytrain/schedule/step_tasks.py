@@ -28,6 +28,7 @@ class Amounts:
     gradient_bytes: Mapping[str, int]
     parameters: Mapping[str, int]
     streamed: frozenset[str]
+    waiting: frozenset[str]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
 
@@ -52,6 +53,7 @@ def amounts(plan: Plan, instance: Instance) -> Amounts:
         gradients,
         parameters,
         frozenset(weights.keys() - resident),
+        frozenset(p.name for p in plan.parts if p.gradient.drain == "as-consumed"),
         costs.forward_s or instance.rho_s,
         tuple(
             max(0.0, seconds - saved)
@@ -203,7 +205,9 @@ class StepBuilder:
         self._starts: list[int | None] = []
 
     def _gradient(self, name: str, after: int) -> int | None:
-        """Send a part's gradient down."""
+        """Send a part's gradient down, unless it waits for its update."""
+        if name in self._amounts.waiting:
+            return after
         size = self._amounts.gradient_bytes.get(name, 0)
         return self._move(f"gradient {name}", "d2h", size, after) if size else after
 
@@ -254,7 +258,11 @@ class StepBuilder:
         for name in names:
             count = self._amounts.parameters.get(name, 0)
             seconds = count / rate if rate else 0.0
+            ready = clip
+            if name in self._amounts.waiting:
+                size = self._amounts.gradient_bytes[name]
+                ready = self._move(f"consume {name}", "d2h", size, clip)
             self._marks.updates[name] = self._task(
-                f"update {name}", "optimizer", seconds, (clip,)
+                f"update {name}", "optimizer", seconds, (ready,)
             )
         self._marks.end = clip

@@ -88,7 +88,8 @@ def plan_host_bytes(plan: Plan, settings: OptimizerSettings) -> int:
             share = 0.0
         moments = 8 * (1 - share) + 2 * share
         remainder = 2 if part.optimizer_state.master == "fp32-split" else 0
-        total += int(part.num_parameters * (2 * item + moments + remainder))
+        held = item if part.gradient.drain == "as-consumed" else 2 * item
+        total += int(part.num_parameters * (held + moments + remainder))
     return total + sum(b.size_bytes for b in plan.boundaries if b.home == Home.CPU)
 
 

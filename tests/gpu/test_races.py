@@ -33,13 +33,14 @@ def slow(cycles):
     return delay
 
 
-def losses(distance, steps, cycles=0, homes="CRCGG", body="eager"):
+def losses(distance, steps, cycles=0, homes="CRCGG", body="eager", waiting=()):
     config = small_config("7B-mini", layers=4)
     plan = plan_for(
         config,
         homes,
         seq_len=64,
         body=body,
+        waiting=waiting,
         prefetch_distance=distance,
         weight_slots=distance + 1,
     )
@@ -76,3 +77,9 @@ def test_slowed_copies_change_no_bit(deterministic, distance):
 def test_compiled_bodies_under_slow_copies(deterministic, homes):
     truth = losses(0, 10, homes=homes, body="compile")
     assert losses(3, 10, 300_000, homes=homes, body="compile") == truth
+
+
+@pytest.mark.parametrize("distance", [0, 2])
+def test_slowed_gradients_that_wait_change_no_bit(deterministic, distance):
+    waiting = ("embedding", "layer.0", "layer.1", "layer.2", "layer.3", "head")
+    assert losses(distance, 20, 300_000, waiting=waiting) == losses(0, 20)

@@ -74,7 +74,8 @@ def test_each_system_has_its_method_and_state(
 def test_roomy_budgets_keep_everything_on_the_device(
     hardware, layers, make_row, make_config
 ):
-    roomy = derive_instance(hardware, layers, make_row(), make_config("1GiB"))
+    config = make_config("1GiB", nvme_activations="0B")
+    roomy = derive_instance(hardware, layers, make_row(), config)
     assert set(solve(roomy).homes) == {"gpu"}
 
 
@@ -175,6 +176,7 @@ def test_memory_model_by_hand():
         "weight_slots": 300,
         "gradient_accumulator": 200,
         "grad_slots": 200,
+        "waiting_gradients": 0,
         "ends": 200,
         "end_gradient": 400,
         "loss_chunk": 2 * 16 * 20 * 2,
@@ -188,6 +190,33 @@ def test_memory_model_by_hand():
     # Half at 8 B, half at two bytes and two fp32 scales per 4096.
     assert host.optimizer_state == int(300 * (0.5 * 8 + 0.5 * (2 + 8 / 4096)))
     assert host.bounce == 3 * boundary
+    waits = run.model_copy(update={"gradient_drain": "as-consumed"})
+    device = device_bytes(parts, waits, sizes, offloads=True)
+    assert device.waiting_gradients == 4 * 100
+    # The embedding's, which is sent at once, and two buffers for the layers'.
+    assert host_bytes(parts, waits).gradients == 200 + 2 * 100
+
+
+def test_gradients_wait_in_hbm_where_the_host_cannot_hold_them(
+    hardware, layers, make_row, make_config
+):
+    config = make_config("1GiB", nvme_activations="0B")
+    roomy = derive_instance(hardware, layers, make_row(), config)
+    assert roomy.execution.gradient_drain == "whole"
+    held = roomy.fixed_bytes.cpu
+    config = make_config("1GiB", host_capacity=f"{held - 1}B", nvme_activations="0B")
+    tight = derive_instance(hardware, layers, make_row(), config)
+    assert tight.execution.gradient_drain == "as-consumed"
+    gradients = [p.gradient_bytes for p in tight.parts if p.kind == "layer"]
+    saved = sum(gradients) - 2 * max(gradients)
+    assert tight.fixed_bytes.cpu <= held - saved
+    assert tight.fixed_bytes.gpu >= roomy.fixed_bytes.gpu + sum(gradients) - 1
+    plan = solve(tight)
+    drains = {part.name: part.gradient.drain for part in plan.parts}
+    assert drains["layer.0"] == "as-consumed"
+    assert drains["head"] == drains["embedding"] == "whole"
+    assert check(plan, tight).violations == ()
+    assert plan.prediction.peak_bytes["cpu"] <= held - saved
 
 
 @pytest.mark.parametrize("cap", ["38MiB", "42MiB", "64MiB", "1GiB"])

@@ -318,6 +318,10 @@ class RunRecord(Contract):
     master: str = ""
     optimizer_state: str = ""
     kernel: str = ""
+    nvme: dict[str, str | int | bool] = Field(
+        default_factory=dict,
+        description="backend, direct, verify and the like; empty without a tier",
+    )
     exposed_s: dict[str, float] = Field(
         default_factory=dict,
         description="mean seconds that compute stood still, by cause",

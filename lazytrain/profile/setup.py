@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lazytrain.config import ExecutorSettings, OptimizerSettings
+from lazytrain.config import ExecutorSettings, NvmeSettings, OptimizerSettings
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class EngineSetup:
         device: Where to compute.
         seed: Seed of the initial weights.
         scratch: Folder for files on NVMe.
+        nvme: How they are read and written.
     """
 
     model_config: Any
@@ -40,3 +41,4 @@ class EngineSetup:
     device: torch.device
     seed: int
     scratch: Path
+    nvme: NvmeSettings = field(default_factory=NvmeSettings)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, cast
 
 from lazytrain import systems
 from lazytrain.config import OptimizerSettings, PipelineConfig, RunRow
@@ -21,9 +20,9 @@ from lazytrain.profile.hardware import (
     settings_for,
 )
 from lazytrain.profile.setup import EngineSetup
-from lazytrain.schedule.plan import Home, Plan
+from lazytrain.schedule.plan import Plan
+from lazytrain.train.scratch import tier_for, with_tier
 from lazytrain.train.source import Source
-from lazytrain.units import MIB
 
 # system -> function that takes an EngineSetup; systems that run a plan are not here
 RIVALS = {
@@ -65,38 +64,15 @@ def setup_for(row: RunRow, config: PipelineConfig, source: Source) -> EngineSetu
         device=device_for(row.accelerator),
         seed=config.seed,
         scratch=scratch_folder(config),
+        nvme=config.nvme,
     )
 
 
-class WithTier:
-    """An engine together with the NVMe tier that only it uses."""
-
-    def __init__(self, engine: Engine, tier: Any) -> None:
-        self._engine = engine
-        self._tier = tier
-
-    def __getattr__(self, name: str) -> Any:
-        """Hand everything but closing to the engine."""
-        return getattr(self._engine, name)
-
-    def close(self) -> None:
-        """Close the engine, then the tier it used."""
-        try:
-            self._engine.close()
-        finally:
-            self._tier.close()
-
-
 def _streaming(setup: EngineSetup, plan: Plan) -> Engine:
-    """Return our executor on a plan, with a tier if the plan has NVMe boundaries."""
+    """Return our executor on a plan, with a tier if the plan needs one."""
     from lazytrain.executor.engine import StreamingEngine
 
-    tier: Any = None
-    on_nvme = [b.size_bytes for b in plan.boundaries if b.home == Home.NVME]
-    if on_nvme:
-        from lazytrain.tiers.nvme import NvmeTier
-
-        tier = NvmeTier(setup.scratch, sum(size + MIB for size in on_nvme))
+    tier = tier_for(setup, plan)
     try:
         engine: Engine = StreamingEngine(
             setup.model_config,
@@ -112,10 +88,7 @@ def _streaming(setup: EngineSetup, plan: Plan) -> Engine:
         if tier is not None:
             tier.close()
         raise
-    if tier is None:
-        return engine
-    owner: Any = WithTier(engine, tier)
-    return cast("Engine", owner)
+    return engine if tier is None else with_tier(engine, tier)
 
 
 def build_engine(

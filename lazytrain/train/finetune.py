@@ -17,6 +17,7 @@ from lazytrain.config import (
     AcceleratorSettings,
     Budgets,
     ExecutorSettings,
+    NvmeSettings,
     OptimizerSettings,
     PipelineConfig,
     Purpose,
@@ -79,6 +80,7 @@ class FineTune(Contract):
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     plan: Path | None = Field(default=None, description="a plan; empty: solve one")
     scratch: str = Field(default="", description="folder for NVMe files; empty: auto")
+    nvme: NvmeSettings = NvmeSettings()
     executor: ExecutorSettings = ExecutorSettings()
     budgets: Budgets = Budgets()
     optimizer: OptimizerSettings = OptimizerSettings()
@@ -113,6 +115,7 @@ class FineTune(Contract):
             allow_truncation=self.allow_truncation,
             wandb=self.wandb,
             scratch=self.scratch,
+            nvme=self.nvme,
             synthetic=self.synthetic,
             solver=self.solver,
             optimizer=self.optimizer,

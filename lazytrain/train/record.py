@@ -44,6 +44,7 @@ def results_of(
         "master": engine.master,
         "optimizer_state": engine.optimizer_state,
         "kernel": engine.kernel,
+        "nvme": getattr(engine, "nvme", {}),
         "exposed_s": exposed_of(outcome.timed_breakdown_s),
         "breakdown_s": outcome.timed_breakdown_s,
         "seeds": {

@@ -23,7 +23,12 @@ from lazytrain.models.scales import model_config
 from lazytrain.profile.compiled import ResidentLayer
 from lazytrain.provenance import collect
 
-MODELS = {"3B": "Qwen2.5-3B", "7B": "Qwen2.5-7B", "14B": "Qwen2.5-14B"}
+MODELS = {
+    "3B": "Qwen2.5-3B",
+    "7B": "Qwen2.5-7B",
+    "14B": "Qwen2.5-14B",
+    "27B": "Qwen3.6-27B",  # layer 0 has linear attention, layer 3 full attention
+}
 SEQ_LEN = 1024
 
 
@@ -35,6 +40,7 @@ def main() -> None:
     parser.add_argument("--bodies", default="compile")
     parser.add_argument("--levels", default="inputs")
     parser.add_argument("--attention", default="auto")
+    parser.add_argument("--layers", default="0", help="indices of the layers to build")
     parser.add_argument("--name", default="layer")
     args = parser.parse_args()
     rows = []
@@ -44,18 +50,20 @@ def main() -> None:
         args.bodies.split(","),
         args.levels.split(","),
         args.attention.split(","),
+        (int(n) for n in args.layers.split(",")),
     )
-    for scale, micro, body, level, attention in combinations:
+    for scale, micro, body, level, attention, index in combinations:
         named = {
             "scale": scale,
             "micro_batch": micro,
             "body": body,
             "level": level,
             "attention": attention,
+            "layer": index,
         }
         layer = ResidentLayer(
             model_config(MODELS[scale]),
-            0,
+            index,
             (micro, SEQ_LEN),
             torch.device("cuda"),
             torch.bfloat16,

@@ -155,6 +155,9 @@ def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) 
     fixed by the same tracing.
     """
     from torch._functorch import config as functorch_config
+    from torch.compiler import config
+
+    compiler_config: Any = config  # its `patch` is made at run time
 
     def run(
         h: Tensor,
@@ -188,10 +191,9 @@ def compiled_body(body: Body, layer_type: str, save_level: str, attention: str) 
                 )
             return result
         # The graph cache's key knows nothing of the attention backend.
-        patched = functorch_config.patch(
-            activation_memory_budget=budget, enable_autograd_cache=False
-        )
-        with patched, attention_order(attention):
+        tagged = compiler_config.patch(cache_key_tag=f"attention={attention}")
+        patched = functorch_config.patch(activation_memory_budget=budget)
+        with tagged, patched, attention_order(attention):
             result = compiled(h, cos, sin, weights, mask)
         seen.add(kind)
         return result

@@ -31,6 +31,8 @@ COMMANDS = {
     "estimate": "estimate",
     "fit": "estimate",
     "run": "run",
+    "sheet": "sheet",
+    "operators": "sheet",
     "train": "train",
     "evaluate": "evaluate",
     "export": "export",
@@ -96,7 +98,7 @@ def app() -> None:
     # takes several times as long. Read when torch loads, so it is set before.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        root()
+        root(prog_name="lazytrain")
     except LazyTrainError as error:
         sys.stderr.write(f"lazytrain: {error}\n")
         sys.exit(2)

@@ -8,10 +8,13 @@ time, and a lock file found there while nobody builds is a leftover.
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lazytrain.optim.build import cache_folder
 
@@ -52,3 +55,26 @@ def one_build_at_a_time() -> Iterator[None]:
         finally:
             if is_ours:
                 del os.environ[FOLDER]
+
+
+def build(with_nvme: bool) -> dict[str, float]:
+    """Build what the rows of DeepSpeed and MegaTrain need; return seconds by operator.
+
+    Args:
+        with_nvme: Also the asynchronous file operator, which needs libaio.
+    """
+    if importlib.util.find_spec("deepspeed") is None:
+        return {}
+    import deepspeed.ops.op_builder as builders
+
+    os.environ.setdefault("RANK", "0")
+    wanted: dict[str, Any] = {"cpu_adam": builders.CPUAdamBuilder}
+    if with_nvme:
+        wanted["async_io"] = builders.AsyncIOBuilder
+    seconds = {}
+    with one_build_at_a_time():
+        for name, builder in wanted.items():
+            start = time.perf_counter()
+            builder().load(verbose=False)
+            seconds[name] = time.perf_counter() - start
+    return seconds

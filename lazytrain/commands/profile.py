@@ -16,6 +16,14 @@ app.add_typer(profile, name="profile")
 
 ConfigOption = Annotated[Path, typer.Option(help="config.yaml of the pipeline")]
 OutOption = Annotated[Path, typer.Option(help="JSON file to write")]
+FromOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="a profile of the same machine under another sheet id, used instead of "
+        "measuring",
+    ),
+]
 
 
 @profile.command("hardware")
@@ -23,12 +31,19 @@ def hardware(
     config: ConfigOption,
     out: OutOption,
     accelerator: Annotated[str, typer.Option(help="auto, or a sheet id")] = "auto",
+    source: FromOption = None,
 ) -> None:
     """Measure memory, links, disk, optimizer and matrix rates of this machine."""
     from lazytrain.profile.accelerator import resolve_accelerator
-    from lazytrain.profile.hardware import measure_hardware
 
     settings = load_yaml(PipelineConfig, config)
+    if source is not None:
+        from lazytrain.profile.reuse import reuse_hardware
+
+        write(reuse_hardware(source, accelerator, settings), out)
+        return
+    from lazytrain.profile.hardware import measure_hardware
+
     write(measure_hardware(resolve_accelerator(accelerator), settings), out)
 
 
@@ -38,11 +53,18 @@ def layers(
     config: ConfigOption,
     out: OutOption,
     accelerator: Annotated[str, typer.Option(help="auto, or a sheet id")] = "auto",
+    source: FromOption = None,
 ) -> None:
     """Measure bytes and seconds of each layer type of one scale."""
     from lazytrain.profile.accelerator import resolve_accelerator
-    from lazytrain.profile.layers import measure_layers
 
     settings = load_yaml(PipelineConfig, config)
     rows = load_runs(Path(settings.runs))
+    if source is not None:
+        from lazytrain.profile.reuse import reuse_layers
+
+        write(reuse_layers(source, rows, accelerator, scale, settings), out)
+        return
+    from lazytrain.profile.layers import measure_layers
+
     write(measure_layers(rows, resolve_accelerator(accelerator), scale, settings), out)

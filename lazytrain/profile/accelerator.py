@@ -1,7 +1,8 @@
 """Which rows of the run sheet this machine can measure.
 
 A sheet id is ``cpu``, a class (``gpu24``, ``gpu80``) or a card (``h200``), optionally
-with a cap on device memory (``h200-cap70``). ``auto`` picks a class. An id that the
+with the machine's host memory in GiB (``h200-256g``) and a cap on device memory in GiB
+(``h200-cap70``, ``h200-256g-cap70``). ``auto`` picks a class. An id that the
 machine lacks is an error, never a quiet substitute. No heavy import: a Snakefile
 resolves its accelerator at parse time.
 """
@@ -20,8 +21,19 @@ CLASSES: dict[str, tuple[int, int]] = {
     "gpu24": (20 * GB, 60 * GB),
     "gpu80": (60 * GB, 10**15),
 }
-SHEET_IDS = ("cpu", "gpu24", "gpu80", "h200", "h200-cap70", "h200-cap24")
-_ID = re.compile(r"(?P<base>[a-z0-9]+)(?:-cap(?P<cap>[1-9][0-9]*))?")
+SHEET_IDS = (
+    "cpu",
+    "gpu24",
+    "gpu80",
+    "h200",
+    "h200-cap70",
+    "h200-cap24",
+    "h200-256g",
+    "h200-256g-cap70",
+)
+_ID = re.compile(
+    r"(?P<machine>(?P<base>[a-z0-9]+)(?:-[1-9][0-9]*g)?)(?:-cap(?P<cap>[1-9][0-9]*))?"
+)
 
 
 def _automatic(gpu: Gpu | None) -> str:
@@ -61,7 +73,7 @@ def resolve_accelerator(text: str) -> str:
     if text == "auto":
         return _automatic(gpu)
     match = _ID.fullmatch(text)
-    if match is None or (match["cap"] and match["base"] == "cpu"):
+    if match is None or (match["base"] == "cpu" and text != "cpu"):
         raise InvalidInput(
             "accelerator", text, f"write auto or a sheet id ({', '.join(SHEET_IDS)})"
         )
@@ -85,9 +97,20 @@ def cap_bytes(accelerator: str) -> int | None:
     return int(match["cap"]) * GIB
 
 
+def base_of(accelerator: str) -> str:
+    """Return the device that a sheet id names, without host memory and cap."""
+    return accelerator.split("-")[0]
+
+
+def machine_of(accelerator: str) -> str:
+    """Return the machine that a sheet id names, without the cap."""
+    match = _ID.fullmatch(accelerator)
+    return match["machine"] if match else accelerator
+
+
 def is_gpu(accelerator: str) -> bool:
     """Whether a sheet id's rows run on a GPU."""
-    return accelerator.split("-")[0] != "cpu"
+    return base_of(accelerator) != "cpu"
 
 
 def describe_choice(asked: str, chosen: str) -> str:

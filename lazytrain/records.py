@@ -109,6 +109,23 @@ def write_lines(models: Iterable[BaseModel], path: Path) -> None:
     write_text("".join(model.model_dump_json() + "\n" for model in models), path)
 
 
+def read_lines(kind: type[M], path: Path) -> list[M]:
+    """Read a file of JSON lines.
+
+    Raises:
+        InvalidInput: If the file is missing or a line breaks the contract.
+    """
+    try:
+        # Only \n ends a line: texts may hold other separators that Unicode knows.
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise InvalidInput("path", str(path), "the file does not exist") from error
+    try:
+        return [kind.model_validate_json(line) for line in lines if line]
+    except ValidationError as error:
+        raise first_problem(error, path, kind.__name__) from error
+
+
 class Provenance(Contract):
     """Where a number comes from: code, versions, machine, command."""
 
@@ -136,7 +153,9 @@ class SplitManifest(Contract):
     """A 70/30 split of a data set (``lazytrain data split``)."""
 
     source: str
-    mode: Literal["grouped", "paper"]
+    mode: Literal["grouped", "paper", "given"] = Field(
+        description="`given`: the test rows came as a data set of their own"
+    )
     seed: int
     train_fraction: float
     num_rows: int
@@ -261,6 +280,23 @@ class StepRecord(Contract):
     skipped: bool = False
     eval_loss: float | None = None
     breakdown_s: dict[str, float] = Field(default_factory=dict)
+
+
+class EvaluationPoint(Contract):
+    """One line of ``evaluations.jsonl``: exact match at one moment of a training.
+
+    ``epoch`` is the share of the training rows taken so far; ``predictions`` names the
+    file of all answers, beside the lines.
+    """
+
+    step: int
+    epoch: float
+    rows: Literal["sample", "full"]
+    num_rows: int
+    exact_match: float
+    by_type: dict[str, tuple[int, int]] = Field(description="correct, total")
+    seconds: float
+    predictions: str
 
 
 class WindowCheck(Contract):

@@ -29,20 +29,31 @@ def split(
         str | None,
         typer.Option("--data", help="synthetic, file, folder or hub id"),
     ] = None,
+    test_source: Annotated[
+        str | None,
+        typer.Option("--test-data", help="test rows of their own; default: a share"),
+    ] = None,
 ) -> None:
     """Read a data set, number its usable rows, and divide them into train and test."""
     from lazytrain.config import PipelineConfig, load_yaml
+    from lazytrain.data.divide import divide
     from lazytrain.data.metamath import load_rows
     from lazytrain.data.rows import write_rows
-    from lazytrain.data.split import SplitSettings, split_rows
+    from lazytrain.data.split import SplitSettings
     from lazytrain.records import write
 
     settings = load_yaml(PipelineConfig, config)
     name = settings.data if source is None else source
-    loaded = load_rows(name, settings.synthetic)
+    test_name = settings.test_data if test_source is None else test_source
     how = SplitSettings(settings.split_mode, settings.seed, settings.train_fraction)
-    manifest = split_rows(loaded.rows, how, source=name, skipped=loaded.skipped)
-    write_rows(loaded.rows, rows)
+    numbered, manifest = divide(
+        load_rows(name, settings.synthetic),
+        how,
+        source=name,
+        test=load_rows(test_name, settings.synthetic) if test_name else None,
+        test_source=test_name,
+    )
+    write_rows(numbered, rows)
     write(manifest, out)
     sys.stderr.write(
         f"{name}: {len(manifest.train.row_ids)} train and "

@@ -65,6 +65,48 @@ def split_rows(
     )
 
 
+def given_split(
+    train: Sequence[Row],
+    test: Sequence[Row],
+    *,
+    source: str,
+    seed: int = 0,
+    skipped: dict[str, int] | None = None,
+) -> tuple[list[Row], SplitManifest]:
+    """Return all rows, numbered anew, and the manifest of a split that is given.
+
+    Args:
+        train: Rows to train on.
+        test: Rows of a data set of their own.
+        source: The data sets' names.
+        seed: For the record: nothing is drawn.
+        skipped: Rows left out, by reason.
+
+    Raises:
+        InvalidInput: If a side is empty.
+    """
+    for name, side in (("data", train), ("test_data", test)):
+        if not side:
+            raise InvalidInput(name, source, "has no usable row")
+    rows = [
+        row.model_copy(update={"row_id": place})
+        for place, row in enumerate([*train, *test])
+    ]
+    sides = [list(range(len(train))), list(range(len(train), len(rows)))]
+    manifest = SplitManifest(
+        source=source,
+        mode="given",
+        seed=seed,
+        train_fraction=len(train) / len(rows),
+        num_rows=len(rows),
+        skipped=skipped or {},
+        train=_side(rows, sides[0]),
+        test=_side(rows, sides[1]),
+        shared_questions=count_shared(rows, sides[0], sides[1]),
+    )
+    return rows, manifest
+
+
 def side_rows(rows: Sequence[Row], side: Side) -> list[Row]:
     """Return the rows of one side, checked against the side's hash.
 

@@ -54,7 +54,7 @@ class LayerStream:
         self._left: list[Any] = [self._event() for _ in range(SLOTS)]
         for index, (layer, layout) in enumerate(zip(layers, layouts, strict=True)):
             # A layer always runs in the same buffer, so its views are made once.
-            _bind(layer, layout.named_views(self._slots[index % SLOTS]))
+            bind(layer, layout.named_views(self._slots[index % SLOTS]))
             layer.register_forward_pre_hook(self._before(index))
             layer.register_forward_hook(self._after(index))
 
@@ -96,7 +96,7 @@ class LayerStream:
         return leave
 
 
-def _bind(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def bind(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Let a module's parameters be these tensors."""
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
@@ -131,14 +131,13 @@ def streamed_model(
     first, *middle, last = decoder.parts
     for part in (first, last):
         tensors = {
-            part.prefix + name: _checked(weights, part, name).to(device, kind)
+            part.prefix + name: checked(weights, part, name).to(device, kind)
             for name in part.tensors
         }
-        _bind(model, tensors)
+        bind(model, tensors)
     model.tie_weights()
-    rotary = model.model.rotary_emb
-    model.model.rotary_emb = type(rotary)(config=config).to(device)
-    _refuse_lost_state(model)
+    renew_rotary(model, config, device)
+    refuse_lost_state(model)
     layouts = [part_layout(part, kind) for part in middle]
     sizes = {
         part.name: layout.numel * kind.itemsize
@@ -148,13 +147,24 @@ def streamed_model(
     host = [arena.buffer(part.name, kind) for part in middle]
     for part, layout, flat in zip(middle, layouts, host, strict=True):
         for name, view in layout.named_views(flat).items():
-            view.copy_(_checked(weights, part, name))
+            view.copy_(checked(weights, part, name))
     # The arena lives as long as the model that reads from it.
     model.stream = (LayerStream(list(model.model.layers), layouts, host, device), arena)
     return model.eval()
 
 
-def _checked(weights: Mapping[str, Tensor], part: PartShape, name: str) -> Tensor:
+def renew_rotary(model: Any, config: Any, device: torch.device) -> None:
+    """Build the rotary frequencies, which a module without weights lacks."""
+    rotary = model.model.rotary_emb
+    model.model.rotary_emb = type(rotary)(config=config).to(device)
+
+
+def checked(weights: Mapping[str, Tensor], part: PartShape, name: str) -> Tensor:
+    """Return one weight of a part, of the shape that the part wants.
+
+    Raises:
+        InvalidInput: If it is missing or has another shape.
+    """
     full = part.prefix + name
     if full not in weights:
         raise InvalidInput("weights", full, "is missing from the given weights")
@@ -165,7 +175,7 @@ def _checked(weights: Mapping[str, Tensor], part: PartShape, name: str) -> Tenso
     return tensor
 
 
-def _refuse_lost_state(model: nn.Module) -> None:
+def refuse_lost_state(model: nn.Module) -> None:
     """Refuse buffers that only a full construction of the model would fill."""
     for name, buffer in model.named_buffers():
         if buffer.is_meta:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from lazytrain.executor.protocol import Engine
+from lazytrain.executor.protocol import Engine, Peaks
 from lazytrain.profile.hardware import device_for, gpu_cap_bytes, settings_for
 from lazytrain.profile.memory import gpu_memory_bytes
 from lazytrain.provenance import collect, device_name
@@ -25,9 +25,10 @@ def results_of(
     outcome: Outcome,
     plan: Plan | None,
     data: Data,
+    peaks: Peaks,
 ) -> dict[str, Any]:
     """Return the fields that a completed run adds to its record."""
-    timed, peaks = outcome.timed, engine.peaks()
+    timed = outcome.timed
     if data.train.counts:
         log.warning("rows dropped or cut: %s", data.train.counts)
     found: dict[str, Any] = {
@@ -83,7 +84,7 @@ def exposed_of(breakdown_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def plan_vs_measured(
-    engine: Engine, outcome: Outcome, plan: Plan
+    engine: Engine, outcome: Outcome, plan: Plan, peaks: Peaks
 ) -> PlanVsMeasured | None:
     """Return prediction beside measurement; None if the engine has no windows."""
     read_windows = getattr(engine, "measured_window_s", None)
@@ -93,7 +94,6 @@ def plan_vs_measured(
     expected = plan.prediction
     predicted = expected.window_s if expected else {}
     names = [*predicted, *(name for name in measured if name not in predicted)]
-    peaks = engine.peaks()
     return PlanVsMeasured(
         plan_sha256=plan.sha256,
         predicted_step_s=expected.step_s if expected else None,

@@ -45,11 +45,13 @@ class RunRequest(Contract):
 
 @dataclass(frozen=True)
 class Data:
-    """Training batches, held-out batches, and the manifest they come from."""
+    """Training batches, held-out batches, and the manifest and rows they come from."""
 
     train: BatchStream
     held_out: Sequence[Batch]
     manifest: SplitManifest
+    train_rows: Sequence[Row] = ()
+    test_rows: Sequence[Row] = ()
 
 
 def load_data(
@@ -65,8 +67,9 @@ def load_data(
     manifest = read(SplitManifest, request.split)
     is_quality = request.purpose == "quality"
     make = packed_batches if request.pack else batches
+    train_rows = side_rows(rows, manifest.train)
     train = make(
-        side_rows(rows, manifest.train),
+        train_rows,
         tokenizer,
         batch=request.row.batch,
         seq_len=request.row.seq_len,
@@ -75,9 +78,10 @@ def load_data(
         allow_truncation=request.config.allow_truncation,
         start=start,
     )
-    test = side_rows(rows, manifest.test)[: request.settings.eval_rows]
-    held_out = _held_out(request, test, tokenizer) if is_quality else []
-    return Data(train, held_out, manifest)
+    test_rows = side_rows(rows, manifest.test)
+    few = test_rows[: request.settings.eval_rows]
+    held_out = _held_out(request, few, tokenizer) if is_quality else []
+    return Data(train, held_out, manifest, train_rows, test_rows)
 
 
 def _held_out(

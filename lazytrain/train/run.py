@@ -27,6 +27,7 @@ from lazytrain.schedule.plan import Plan
 from lazytrain.train import capacity, resume
 from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
 from lazytrain.train.build import PLANNED, build_engine, optimizer_for
+from lazytrain.train.evaluations import Evaluator
 from lazytrain.train.lock import hold_accelerator
 from lazytrain.train.loop import Loop, check_purpose
 from lazytrain.train.measure import Outcome
@@ -123,24 +124,38 @@ def train_source(request: RunRequest, source: Source) -> RunRecord:
     first = replace(source, state_dict=point.weights) if point else source
     with _closing(build_engine(row, config, plan, first)) as engine:
         saver = resume.Saver(request, engine, source, data, plan, [])
+        evaluator = Evaluator(request, engine, source, data)
         if point is not None:
             saver.restore(point)
         elif request.purpose == "quality":
             _save_initial(request, engine, source)
-        outcome = _train_steps(saver, data)
+        evaluator.begin(len(saver.steps))
+        outcome = _train_steps(saver, evaluator, data)
+        peaks = evaluator.peaks()
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
+            evaluator.finish()
         if plan is not None:
-            comparison = plan_vs_measured(engine, outcome, plan)
+            comparison = plan_vs_measured(engine, outcome, plan, peaks)
             if comparison is not None:
                 write(comparison, request.out / "plan_vs_measured.json")
-        found = results_of(request, engine, outcome, plan, data)
+        found = results_of(request, engine, outcome, plan, data, peaks)
         return record_of(request, found | over_host_cap(request, engine))
 
 
-def _train_steps(saver: resume.Saver, data: Data) -> Outcome:
+def _train_steps(saver: resume.Saver, evaluator: Evaluator, data: Data) -> Outcome:
     """Run the loop from where the run stands to its end."""
     request, earlier = saver.request, tuple(saver.steps)
+
+    def is_due(step: int) -> bool:
+        # Both are asked at every step: the evaluator counts what it passes.
+        return evaluator.is_due(step) | saver.is_due(step)
+
+    def after_step(step: int) -> None:
+        # Answers first: a checkpoint's step then has them whenever it is resumed.
+        evaluator.after_step(step)
+        saver.after_step(step)
+
     with Sinks(*_sinks(request, earlier), saver) as sinks:
         loop = Loop(
             saver.engine,
@@ -148,8 +163,8 @@ def _train_steps(saver: resume.Saver, data: Data) -> Outcome:
             sinks.put,
             data.held_out,
             first_step=len(earlier),
-            after_step=saver.after_step,
-            settle=saver.is_due,
+            after_step=after_step,
+            settle=is_due,
             earlier=earlier,
         )
         return loop.run(data.train)

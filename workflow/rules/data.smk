@@ -19,7 +19,7 @@ rule split_data:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("data"),
         settings=settings_of(
-            "data", "split_mode", "train_fraction", "seed", "synthetic"
+            "data", "test_data", "split_mode", "train_fraction", "seed", "synthetic"
         ),
     shell:
         "lazytrain data split --config {params.config} --out {output.manifest}"

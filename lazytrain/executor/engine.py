@@ -33,7 +33,6 @@ from lazytrain.executor.memory import (
 )
 from lazytrain.executor.optimizer import HostOptimizer
 from lazytrain.executor.protocol import Peaks, StepResult
-from lazytrain.executor.spill import Store
 from lazytrain.executor.step import StepRunner, cut_waves, wave_rows
 from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.executor.timeline import Timeline
@@ -41,6 +40,9 @@ from lazytrain.executor.updates import UpdateJob, UpdatePump
 from lazytrain.models.decoder import EMBEDDING, Decoder
 from lazytrain.models.families import check_family
 from lazytrain.schedule.plan import Plan
+from lazytrain.schedule.state_home import UNIT_PARAMETERS
+from lazytrain.tiers.deferred import DeferredTensor
+from lazytrain.tiers.tier import Tier
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class EngineOptions:
         attention: Attention backend of compiled bodies: ``cudnn``, ``flash`` or
             ``auto``. cuDNN's was the faster one on Hopper; where it cannot run, the
             next one does.
+        unit_parameters: Most elements of optimizer state on NVMe that move as one.
     """
 
     body: str | None = None
@@ -64,6 +67,7 @@ class EngineOptions:
     delay: Any = None
     kernel: str = "auto"
     attention: str = "cudnn"
+    unit_parameters: int = UNIT_PARAMETERS
 
 
 # How the simulator calls what the timeline calls by cause.
@@ -132,7 +136,7 @@ class StreamingEngine:
         device: Where to compute.
         seed: Seed of the initial weights.
         state_dict: Weights by Hugging Face name; None initialises them.
-        tier: Where NVMe boundaries go.
+        tier: Where NVMe boundaries and optimizer state go.
         options: See :class:`EngineOptions`.
 
     Raises:
@@ -150,7 +154,7 @@ class StreamingEngine:
         device: torch.device,
         seed: int = 0,
         state_dict: Mapping[str, Tensor] | None = None,
-        tier: Store | None = None,
+        tier: Tier | None = None,
         options: EngineOptions | None = None,
     ) -> None:
         self.plan = plan
@@ -194,6 +198,9 @@ class StreamingEngine:
             self._host,
             self._feed,
             kernel=self._options.kernel,
+            tier=tier,
+            unit_parameters=self._options.unit_parameters,
+            poison=self._options.poison,
         )
         self.master = self._optimizer.master
         self.optimizer_state = self._optimizer.state_format
@@ -329,8 +336,8 @@ class StreamingEngine:
         """Updates applied so far; skipped steps do not count."""
         return self._pump.applied_steps
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return all optimizer state as ``part/name``, as live host views."""
+    def optimizer_tensors(self) -> dict[str, Tensor | DeferredTensor]:
+        """Return all optimizer state as ``part/name``: host views, or what reads it."""
         self.drain()
         return self._optimizer.tensors()
 

@@ -70,6 +70,11 @@ def check_plan(plan: Plan, decoder: Decoder) -> None:
                 f"part {part.name}: optimizer = {part.optimizer} is not supported by "
                 "this executor; plan it with optimizer = cpu"
             )
+        if part.optimizer_state.home == "gpu":
+            raise PlanMismatch(
+                f"part {part.name}: optimizer_state.home = gpu is not supported by "
+                "this executor; plan it with home = cpu or nvme"
+            )
         if known.get(part.name) != part.num_parameters:
             raise PlanMismatch(
                 f"part {part.name} has {part.num_parameters} parameters in the plan, "

@@ -1,4 +1,4 @@
-"""Host AdamW over the engine's parts: state as the plan says, updated part by part."""
+"""Host AdamW over the engine's parts: state where the plan says, updated in order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from torch import Tensor
 from lazytrain.config import OptimizerSettings
 from lazytrain.errors import InvalidInput
 from lazytrain.executor.layout import Layout
+from lazytrain.executor.state_home import StreamedState
 from lazytrain.optim.adamw import HostAdamW
 from lazytrain.optim.partition import eight_bit_slices, fraction_of
 from lazytrain.optim.state import PartState, TensorSlice
 from lazytrain.schedule.plan import Plan
+from lazytrain.schedule.state_home import UNIT_PARAMETERS
+from lazytrain.tiers.deferred import DeferredTensor
+from lazytrain.tiers.tier import Tier
 
 
 class HostOptimizer:
@@ -25,6 +29,12 @@ class HostOptimizer:
         weights: Flat host weights per part, updated in place.
         gradients: Flat host gradients per part.
         kernel: Kernel name or ``auto``.
+        tier: Where state with the home ``nvme`` lives.
+        unit_parameters: Most elements of such state that move as one.
+        poison: Fill its staging pages with NaN before they are used again (tests).
+
+    Raises:
+        InvalidInput: If the plan puts state on NVMe and no tier was given.
     """
 
     def __init__(
@@ -36,6 +46,9 @@ class HostOptimizer:
         gradients: Mapping[str, Tensor],
         *,
         kernel: str,
+        tier: Tier | None = None,
+        unit_parameters: int = UNIT_PARAMETERS,
+        poison: bool = False,
     ) -> None:
         self._gradients = gradients
         dtype = next(iter(weights.values())).dtype
@@ -54,11 +67,27 @@ class HostOptimizer:
         }
         fraction = plan_fraction(plan, settings)
         chosen = eight_bit_slices(slices, fraction)
+        self.state_format = format_name(fraction)
+        streamed = on_nvme(plan, layouts)
         self.states: dict[str, PartState] = {
             part: self._adamw.new_state(weights[part], slices[part], chosen[part])
             for part in layouts
+            if part not in streamed
         }
-        self.state_format = format_name(fraction)
+        self._streamed: StreamedState | None = None
+        if streamed:
+            if tier is None:
+                remedy = "the plan keeps optimizer state on NVMe: name a folder"
+                raise InvalidInput("scratch", None, remedy)
+            self._streamed = StreamedState(
+                self._adamw,
+                tier,
+                {part: weights[part] for part in streamed},
+                slices,
+                chosen,
+                unit_parameters=unit_parameters,
+                poison=poison,
+            )
 
     @property
     def kernel(self) -> str:
@@ -72,16 +101,27 @@ class HostOptimizer:
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of all optimizer state."""
-        return sum(state.host_bytes for state in self.states.values())
+        """Host memory of all optimizer state, staging of streamed state included."""
+        held = sum(state.host_bytes for state in self.states.values())
+        return held + (self._streamed.host_bytes if self._streamed else 0)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every state tensor as ``part/name``, as views of the live state."""
-        return {
+    def tensors(self) -> dict[str, Tensor | DeferredTensor]:
+        """Return every state tensor as ``part/name``: live views, or what reads them.
+
+        Names and shapes are the same wherever a part's state lives.
+
+        Raises:
+            StorageFault: If the last update's state could not be written.
+        """
+        found: dict[str, Tensor | DeferredTensor] = {
             f"{part}/{name}": tensor
             for part, state in self.states.items()
             for name, tensor in state.tensors().items()
         }
+        if self._streamed is not None:
+            self._streamed.settle()
+            found |= self._streamed.tensors()
+        return found
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy saved state into the live one.
@@ -96,23 +136,42 @@ class HostOptimizer:
             remedy = "resume with the optimizer type and fraction that saved it"
             raise InvalidInput("optimizer state", odd[0], remedy)
         for name, tensor in live.items():
-            if tensor.shape != tensors[name].shape:
+            saved = tensors[name]
+            if tensor.shape != saved.shape:
                 expected = tuple(tensor.shape)
-                found = tuple(tensors[name].shape)
+                found = tuple(saved.shape)
                 raise InvalidInput(name, found, f"expected shape {expected}")
-            tensor.copy_(tensors[name])
+            part, _, own_name = name.partition("/")
+            if isinstance(tensor, DeferredTensor):
+                assert self._streamed is not None
+                self._streamed.load(part, own_name, saved)
+            else:
+                tensor.copy_(saved)
+
+    def prepare(self) -> None:
+        """Start bringing what the next update needs first."""
+        if self._streamed is not None:
+            self._streamed.prepare()
 
     def update(
         self, part: str, *, step: int, learning_rate: float, scale: float
     ) -> None:
         """Apply one clipped AdamW step to a part."""
-        self._adamw.update(
-            self.states[part],
-            self._gradients[part],
-            step=step,
-            learning_rate=learning_rate,
-            scale=scale,
-        )
+        gradient = self._gradients[part]
+        numbers = {"learning_rate": learning_rate, "scale": scale}
+        if part in self.states:
+            state = self.states[part]
+            self._adamw.update(state, gradient, step=step, **numbers)
+        else:
+            assert self._streamed is not None
+            self._streamed.update(part, gradient, step=step, **numbers)
+
+
+def on_nvme(plan: Plan, layouts: Mapping[str, Layout]) -> list[str]:
+    """Return the parts whose state lives on NVMe, in update order."""
+    chosen = {p.name for p in plan.parts if p.optimizer_state.home == "nvme"}
+    order = plan.update_order or tuple(layouts)
+    return [part for part in order if part in chosen]
 
 
 def plan_fraction(plan: Plan, settings: OptimizerSettings) -> float:

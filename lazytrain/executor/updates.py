@@ -39,6 +39,10 @@ class PartUpdater(Protocol):
         """Apply one clipped AdamW step to a part."""
         ...
 
+    def prepare(self) -> None:
+        """Start bringing what the next update needs first."""
+        ...
+
 
 @dataclass
 class UpdateJob:
@@ -118,6 +122,7 @@ class UpdatePump:
                 return
 
     def _apply(self, job: UpdateJob) -> None:
+        self._updater.prepare()
         job.numbers.wait_done()
         clip = clip_factor(job.squares.tolist(), self._max_grad_norm)
         loss_sum = float(job.loss_sum)

@@ -73,6 +73,25 @@ class SlotRing:
             if not self._change.wait_for(lambda: bool(self._returned), timeout_s):
                 raise TimeoutError(f"no slot was given back within {timeout_s} s")
             slot = self._returned.popleft()
+        return self._proven(slot)
+
+    def take_if_quiet(self) -> Slot | None:
+        """Lend a slot whose transfers have ended already; None if there is none.
+
+        Raises:
+            StorageFault: If one of those transfers failed.
+        """
+        with self._change:
+            for slot in self._returned:
+                if all(ticket.done() for ticket in slot.tickets):
+                    self._returned.remove(slot)
+                    break
+            else:
+                return None
+        return self._proven(slot)
+
+    def _proven(self, slot: Slot) -> Slot:
+        """Return a slot once its transfers have ended well."""
         tickets, slot.tickets = slot.tickets, ()
         try:
             for ticket in tickets:

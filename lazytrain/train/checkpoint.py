@@ -26,7 +26,13 @@ from torch import Tensor
 from lazytrain.errors import InvalidInput
 from lazytrain.models.load import SafetensorsFiles
 from lazytrain.records import Contract, StepRecord, sha256_file, write, write_text
-from lazytrain.train.tensor_files import SHARD_BYTES, WRITERS, FileSum, write_shards
+from lazytrain.train.tensor_files import (
+    SHARD_BYTES,
+    WRITERS,
+    AnyTensor,
+    FileSum,
+    write_shards,
+)
 
 log = logging.getLogger(__name__)
 MANIFEST: Final = "manifest.json"
@@ -97,7 +103,7 @@ class Content:
     Attributes:
         state: Numbers and positions.
         weights: Live host weights by Hugging Face name.
-        optimizer: Live host optimizer state.
+        optimizer: Optimizer state, live on the host or on a tier.
         steps: Records of all steps so far.
         documents: Further JSON files by name: the plan, the request.
         save_model: Writes configuration and tokenizer into a folder.
@@ -105,7 +111,7 @@ class Content:
 
     state: TrainingState
     weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
+    optimizer: Mapping[str, AnyTensor]
     steps: tuple[StepRecord, ...]
     documents: Mapping[str, str]
     save_model: Callable[[Path], None]

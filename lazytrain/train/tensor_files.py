@@ -1,7 +1,8 @@
 """Writing tensors to safetensors files straight from where they lie.
 
 No tensor is copied: its bytes go from host memory to the file and through sha256 on the
-way, so that saving a model takes no memory beside the model.
+way, so that saving a model takes no memory beside the model. One that lives on a tier
+is read when its turn comes, so that each writer holds one such tensor at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +21,14 @@ from torch import Tensor
 
 from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract
+from lazytrain.tiers.deferred import DeferredTensor, loaded
 from lazytrain.units import GIB, MIB
 
 SHARD_BYTES: Final = 4 * GIB
 WRITERS: Final = 4
 _PIECE: Final = 16 * MIB
+# A tensor in host memory, or one that is read when it is written.
+AnyTensor = Tensor | DeferredTensor
 _NAMES: Final = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -45,7 +50,7 @@ class FileSum(Contract):
     sha256: str
 
 
-def _header(tensors: Mapping[str, Tensor]) -> bytes:
+def _header(tensors: Mapping[str, AnyTensor]) -> bytes:
     """Return the head of a safetensors file: length, then names, types and places.
 
     Raises:
@@ -77,7 +82,7 @@ def _bytes_of(tensor: Tensor) -> memoryview[int]:
     return memoryview(array)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileSum:
+def write_tensors(path: Path, tensors: Mapping[str, AnyTensor]) -> FileSum:
     """Write one safetensors file and wait until it is on the disk.
 
     Tensors are ordered widest element first, so that each lies aligned.
@@ -89,7 +94,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileSum:
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         head = memoryview(_header(dict(ordered)))
-        for block in (head, *(_bytes_of(tensor) for _, tensor in ordered)):
+        bodies = (_bytes_of(loaded(tensor)) for _, tensor in ordered)
+        for block in chain((head,), bodies):
             for start in range(0, len(block), _PIECE):
                 piece = block[start : start + _PIECE]
                 file.write(piece)
@@ -101,10 +107,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileSum:
 
 
 def shards(
-    tensors: Iterable[tuple[str, Tensor]], shard_bytes: int
-) -> list[dict[str, Tensor]]:
+    tensors: Iterable[tuple[str, AnyTensor]], shard_bytes: int
+) -> list[dict[str, AnyTensor]]:
     """Cut tensors into shards of at most ``shard_bytes``; a larger one stands alone."""
-    found: list[dict[str, Tensor]] = [{}]
+    found: list[dict[str, AnyTensor]] = [{}]
     size = 0
     for name, tensor in tensors:
         if found[-1] and size + tensor.nbytes > shard_bytes:
@@ -118,7 +124,7 @@ def shards(
 def write_shards(
     folder: Path,
     stem: str,
-    tensors: Iterable[tuple[str, Tensor]],
+    tensors: Iterable[tuple[str, AnyTensor]],
     shard_bytes: int = SHARD_BYTES,
 ) -> tuple[dict[str, FileSum], dict[str, str]]:
     """Write live host tensors as ``stem-00001.safetensors`` and so on.
@@ -126,13 +132,14 @@ def write_shards(
     Args:
         folder: Where to write.
         stem: First part of the files' names.
-        tensors: Views of live memory; nothing may change them meanwhile.
+        tensors: Views of live memory, or what reads them; nothing may change them
+            meanwhile.
         shard_bytes: Largest file.
 
     Returns:
         The sum of each file, and the file of each tensor.
     """
-    parts: Sequence[dict[str, Tensor]] = shards(tensors, shard_bytes)
+    parts: Sequence[dict[str, AnyTensor]] = shards(tensors, shard_bytes)
     names = [f"{stem}-{number:05d}.safetensors" for number in range(1, len(parts) + 1)]
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="checkpoint") as pool:
         written = pool.map(

@@ -67,7 +67,7 @@ rule train_quality:
             "train", "baselines", "executor", "optim", "tiers", "models", "systems"
         ),
         row=row_of,
-        settings=settings_of("optimizer", "weights", "allow_truncation"),
+        settings=settings_of("optimizer", "nvme", "weights", "allow_truncation"),
         purpose=purpose_of("quality"),
         plan=plan_option,
         folder=subpath(output.record, parent=True),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
-from faulty_layer import SlowLayer
+from faulty_layer import ErrorLayer, SlowLayer
 
 from lazytrain.errors import InvalidInput
 from lazytrain.tiers.nvme import NvmeTier
@@ -12,7 +14,7 @@ from lazytrain.tiers.state_stream import StateStream
 from lazytrain.tiers.tier import StorageFault
 
 
-def parts(num_parts=5):
+def units(num_units=5):
     generator = torch.Generator().manual_seed(0)
     return {
         f"layer{index}": {
@@ -21,8 +23,19 @@ def parts(num_parts=5):
             "remainder": torch.arange(50, dtype=torch.int16).view(5, 10),
             "empty": torch.empty(0),
         }
-        for index in range(num_parts)
+        for index in range(num_units)
     }
+
+
+def stream_of(tier, content, **options):
+    """Return a stream with the given content stored."""
+    stream = StateStream(tier, poison=True, **options)
+    for unit, tensors in content.items():
+        stream.declare(unit, tensors)
+    for unit, tensors in content.items():
+        for name, tensor in tensors.items():
+            stream.store(unit, name, tensor)
+    return stream
 
 
 def update(tensors, step):
@@ -31,74 +44,123 @@ def update(tensors, step):
     tensors["remainder"].bitwise_xor_(step)
 
 
-@pytest.mark.parametrize("num_slots", [2, 3, 5])
+@pytest.mark.parametrize("num_slots", [2, 3, 4, 7])
 @pytest.mark.parametrize("most_s", [0.0, 0.004])
-def test_streamed_updates_equal_updates_in_memory(tmp_path, num_slots, most_s):
-    expected = parts()
+@pytest.mark.parametrize("num_units", [1, 2, 5])
+def test_streamed_updates_equal_updates_in_memory(
+    tmp_path, num_slots, most_s, num_units
+):
+    expected = units(num_units)
     layer = SlowLayer(num_slots, most_s)
     with NvmeTier(tmp_path, 1 << 20, chunk_bytes=4096, layer=layer) as tier:
-        stream = StateStream(tier, num_slots=num_slots)
-        for name, tensors in parts().items():
-            stream.store(name, tensors)
-        for step, order in enumerate([list(expected), list(reversed(expected))] * 2):
-            for name, tensors in stream.walk(order):
-                update(tensors, step)
-                update(expected[name], step)
-        for name, tensors in expected.items():
-            for key, value in stream.load(name).items():
-                assert torch.equal(value, tensors[key]), (name, key)
-        largest = max(stream._sizes.values())
-        assert stream.host_bytes <= num_slots * (largest + 4096)
+        stream = stream_of(tier, units(num_units), num_slots=num_slots)
+        for step in range(5):
+            order = list(expected)
+            if step == 3:  # out of turn: what was read ahead is forgotten
+                order.reverse()
+            for unit in order:
+                with stream.using(unit) as tensors:
+                    update(tensors, step)
+                update(expected[unit], step)
+        stream.settle()
+        for unit, tensors in expected.items():
+            for name, value in tensors.items():
+                assert torch.equal(stream.load(unit, name), value), (unit, name)
+        assert tier.used_bytes == stream.tier_bytes
+        largest = stream._page_bytes
+        assert stream.host_bytes == num_slots * largest
 
 
-def test_a_walk_that_is_left_early_keeps_the_old_state_of_its_part(tmp_path):
+def test_state_is_zero_before_its_first_use_and_nothing_is_written(tmp_path):
     with NvmeTier(tmp_path, 1 << 20) as tier:
-        stream = StateStream(tier)
-        for name, tensors in parts(3).items():
-            stream.store(name, tensors)
+        stream = StateStream(tier, poison=True)
+        for unit, tensors in units(3).items():
+            stream.declare(unit, tensors)
+        assert tier.used_bytes == 0
+        assert not stream.load("layer1", "exp_avg").any()
+        with stream.using("layer0") as tensors:
+            assert not any(tensor.any() for tensor in tensors.values())
+            tensors["exp_avg"].fill_(2)
+        stream.settle()
+        assert bool((stream.load("layer0", "exp_avg") == 2).all())
+        assert not stream.load("layer1", "exp_avg").any()
+
+
+def test_the_next_units_are_read_before_they_are_asked_for(tmp_path):
+    with NvmeTier(tmp_path, 1 << 20) as tier:
+        stream = stream_of(tier, units(4))
+        for unit in units(4):
+            with stream.using(unit):
+                assert len(stream._ahead) == 2
+        stream.read_ahead()
+        # The step after begins with what was read at the end of this one.
+        assert [reading.unit for reading in stream._ahead] == ["layer0", "layer1"]
+        stream.settle()
+        assert not stream._ahead
+
+
+def test_a_body_that_raises_keeps_the_old_state_of_its_unit(tmp_path):
+    with NvmeTier(tmp_path, 1 << 20) as tier:
+        stream = stream_of(tier, units(3))
 
         def fail():
-            for name, tensors in stream.walk(["layer0", "layer1", "layer2"]):
-                update(tensors, 1)
-                if name == "layer1":
-                    raise ArithmeticError("not finite")
+            for unit in ("layer0", "layer1"):
+                with stream.using(unit) as tensors:
+                    update(tensors, 1)
+                    if unit == "layer1":
+                        raise ArithmeticError("not finite")
 
-        for _ in range(4):  # slots come back each time
+        for _ in range(6):  # pages come back each time
             with pytest.raises(ArithmeticError):
                 fail()
-        for name in ("layer1", "layer2"):
-            before = parts(3)[name]["exp_avg"]
-            assert torch.equal(stream.load(name)["exp_avg"], before)
+        stream.settle()
+        for unit in ("layer1", "layer2"):
+            before = units(3)[unit]["exp_avg"]
+            assert torch.equal(stream.load(unit, "exp_avg"), before)
 
 
-def test_corrupted_state_stops_the_walk_with_the_parts_name(tmp_path):
+def test_corrupted_state_stops_with_the_units_name(tmp_path):
     with NvmeTier(tmp_path, 1 << 20) as tier:
-        stream = StateStream(tier)
-        for name, tensors in parts(2).items():
-            stream.store(name, tensors)
+        stream = stream_of(tier, units(2))
         with tier.path.open("r+b") as file:
             file.write(b"\x01\x02\x03")
-        with pytest.raises(StorageFault, match=r"optimizer\.layer0"):
-            list(stream.walk(["layer0", "layer1"]))
+        with (
+            pytest.raises(StorageFault, match=r"optimizer\.layer0"),
+            stream.using("layer0"),
+        ):
+            pass
 
 
-def test_a_larger_part_may_come_later(tmp_path):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_write_that_fails_behind_is_raised_and_nothing_hangs(tmp_path, number):
+    layer = ErrorLayer(number, "write", is_armed=False)
+    with NvmeTier(tmp_path, 1 << 20, layer=layer) as tier:
+        stream = stream_of(tier, units(3))
+        layer.is_armed = True
+
+        def run():
+            for unit in list(units(3)) * 3:
+                with stream.using(unit) as tensors:
+                    update(tensors, 1)
+
+        with pytest.raises(StorageFault, match=r"optimizer\.layer\d"):
+            run()
+        with pytest.raises(StorageFault, match=r"optimizer\.layer\d"):
+            stream.settle()
+
+
+def test_wrong_uses_are_refused(tmp_path):
     with NvmeTier(tmp_path, 1 << 20) as tier:
-        stream = StateStream(tier)
-        stream.store("small", {"m": torch.zeros(10)})
-        assert [name for name, _ in stream.walk(["small"])] == ["small"]
-        stream.store("large", {"m": torch.ones(10_000)})
-        for name, tensors in stream.walk(["large", "small"]):
-            assert bool((tensors["m"] == (name == "large")).all())
-
-
-def test_wrong_orders_are_refused(tmp_path):
-    with NvmeTier(tmp_path, 1 << 20) as tier:
-        stream = StateStream(tier)
-        stream.store("a", {"m": torch.zeros(10)})
-        with pytest.raises(InvalidInput, match="once per walk"):
-            list(stream.walk(["a", "a"]))
-        with pytest.raises(InvalidInput, match="first state"):
-            list(stream.walk(["a", "b"]))
+        stream = stream_of(tier, units(2))
+        with pytest.raises(InvalidInput, match="declare"), stream.using("other"):
+            pass
+        with pytest.raises(InvalidInput, match="declare"):
+            stream.load("layer0", "other")
+        with pytest.raises(InvalidInput, match="once"):
+            stream.declare("layer0", {})
+        with stream.using("layer0"):
+            pass
+        with pytest.raises(InvalidInput, match="before any use"):
+            stream.declare("late", {})
         with pytest.raises(InvalidInput, match="2 or more"):
             StateStream(tier, num_slots=1)

@@ -124,14 +124,6 @@ class Budgets(Contract):
 
 
 class NvmeSettings(Contract):
-    """How the NVMe tier reads and writes; a backend that is named is used or refused."""
-
-    backend: Literal["auto", "gds", "compat", "posix"] = "auto"
-    verify: bool = Field(default=True, description="prove each first read")
-    threads: int = Field(default=8, ge=1, description="transfers in flight")
-
-
-class NvmeSettings(Contract):
     """How the NVMe tier works; a backend that is named is used or refused."""
 
     backend: Literal["auto", "gds", "compat", "posix"] = "auto"
@@ -176,7 +168,6 @@ class PipelineConfig(Contract):
     allow_truncation: bool = False
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     scratch: str = Field(default="", description="folder for NVMe files; empty: auto")
-    nvme: NvmeSettings = NvmeSettings()
     nvme: NvmeSettings = NvmeSettings()
     synthetic: SyntheticSettings = SyntheticSettings()
     solver: SolverSettings = SolverSettings()

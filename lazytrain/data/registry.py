@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from lazytrain.config import SyntheticSettings
 from lazytrain.data.files import read_records
 from lazytrain.data.metamath import (
     SYNTHETIC,
@@ -70,6 +71,7 @@ class Mixture(Contract):
     train_on_prompt: bool = False
     mask_history: bool = False
     seed: int = 0
+    synthetic: SyntheticSettings = SyntheticSettings()
 
     @property
     def weights(self) -> dict[str, float] | None:
@@ -96,7 +98,7 @@ def load_mixture(mixture: Mixture) -> LoadedRows:
     parts: list[list[Row]] = []
     skipped: Counter[str] = Counter()
     for name in mixture.names:
-        loaded = load_dataset(name, Path(mixture.dataset_dir))
+        loaded = load_dataset(name, Path(mixture.dataset_dir), mixture.synthetic)
         parts.append(_limited(loaded.rows, mixture.max_samples, mixture.seed))
         several = f"{name}: " if len(mixture.names) > 1 else ""
         skipped.update({several + why: n for why, n in loaded.skipped.items()})
@@ -111,8 +113,15 @@ def load_mixture(mixture: Mixture) -> LoadedRows:
     return LoadedRows(numbered, dict(sorted(skipped.items())))
 
 
-def load_dataset(name: str, folder: Path) -> LoadedRows:
+def load_dataset(
+    name: str, folder: Path, synthetic: SyntheticSettings | None = None
+) -> LoadedRows:
     """Return one data set's rows; an answer need not be marked as final.
+
+    Args:
+        name: In the description, or ``synthetic``, a file, a folder or a hub id.
+        folder: Where the description is.
+        synthetic: Settings of the generator.
 
     Raises:
         InvalidInput: If it is unknown, unreadable, or has no usable row.
@@ -125,7 +134,7 @@ def load_dataset(name: str, folder: Path) -> LoadedRows:
         loaded = normalise_records(records, name, shape, needs_answer=False)
         return LoadedRows(_limited(loaded.rows, info.num_samples, 0), loaded.skipped)
     if name == SYNTHETIC:
-        return load_rows(name)
+        return load_rows(name, synthetic)
     try:
         return normalise_records(read_records(name), name, needs_answer=False)
     except InvalidInput as error:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lazytrain.config import PipelineConfig, Purpose, RunRow
 from lazytrain.data.batches import Batch, BatchStream, Position, batches
-from lazytrain.data.packing import packed_batches
+from lazytrain.data.packing import grouped_batches, packed_batches
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import side_rows
 from lazytrain.profile.hardware import settings_for
@@ -35,6 +35,7 @@ class RunRequest(Contract):
     keep_checkpoints: int = Field(default=2, ge=1)
     resume: str = Field(default="never", description="auto, never or a checkpoint")
     pack: bool = Field(default=False, description="several documents per row")
+    group_by_length: bool = Field(default=False, description="like lengths together")
 
     @property
     def settings(self) -> Purpose:
@@ -66,22 +67,40 @@ def load_data(
     rows = read_rows(request.rows)
     manifest = read(SplitManifest, request.split)
     is_quality = request.purpose == "quality"
-    make = packed_batches if request.pack else batches
     train_rows = side_rows(rows, manifest.train)
-    train = make(
-        train_rows,
-        tokenizer,
-        batch=request.row.batch,
-        seq_len=request.row.seq_len,
-        seed=request.config.seed,
-        pad_to="longest" if is_quality and not request.pack else "max",
-        allow_truncation=request.config.allow_truncation,
-        start=start,
-    )
+    train = training_batches(request, train_rows, tokenizer, start=start)
     test_rows = side_rows(rows, manifest.test)
     few = test_rows[: request.settings.eval_rows]
     held_out = _held_out(request, few, tokenizer) if is_quality else []
     return Data(train, held_out, manifest, train_rows, test_rows)
+
+
+def training_batches(
+    request: RunRequest, rows: Sequence[Row], tokenizer: Any, **options: Any
+) -> BatchStream:
+    """Return seeded batches as the request wants them: padded, packed or grouped.
+
+    Args:
+        request: The run.
+        rows: The rows to train on.
+        tokenizer: Renders and tokenises rows.
+        options: Passed on: ``start``, ``epochs``, ``keep_partial``.
+    """
+    make: Any = packed_batches if request.pack else batches
+    if request.group_by_length:
+        make = grouped_batches
+    elif request.purpose != "quality" or request.pack:
+        options["pad_to"] = "max"
+    stream: BatchStream = make(
+        rows,
+        tokenizer,
+        batch=request.row.batch,
+        seq_len=request.row.seq_len,
+        seed=request.config.seed,
+        allow_truncation=request.config.allow_truncation,
+        **options,
+    )
+    return stream
 
 
 def _held_out(

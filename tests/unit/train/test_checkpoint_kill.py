@@ -14,6 +14,7 @@ from streaming import plan_for, small_config
 
 from lazytrain.config import (
     AcceleratorSettings,
+    ExactMatchSettings,
     OptimizerSettings,
     PipelineConfig,
     Purpose,
@@ -22,11 +23,15 @@ from lazytrain.config import (
 from lazytrain.data.rows import write_rows
 from lazytrain.data.split import SplitSettings, split_rows
 from lazytrain.data.synthetic import generate
-from lazytrain.records import RunRecord, read, write
+from lazytrain.records import EvaluationPoint, RunRecord, read, read_lines, write
 from lazytrain.train.request import RunRequest
 
 DRIVER = Path(__file__).parents[2] / "killpoints.py"
 STEPS = 4
+# After the second step, and before and after all of them.
+ANSWERS = ExactMatchSettings(
+    every_epochs=0.04, rows=2, before="sample", after="sample", max_new_tokens=3
+)
 
 
 def make_request(folder: Path, homes: str = "GCRGCGG", **changes) -> RunRequest:
@@ -39,7 +44,12 @@ def make_request(folder: Path, homes: str = "GCRGCGG", **changes) -> RunRequest:
     )
     write(plan, folder / "plan.json")
     purpose = Purpose(
-        num_steps=STEPS, warmup_steps=0, learning_rate=3e-3, eval_every=2, eval_rows=2
+        num_steps=STEPS,
+        warmup_steps=0,
+        learning_rate=3e-3,
+        eval_every=2,
+        eval_rows=2,
+        exact_match=ANSWERS,
     )
     settings = AcceleratorSettings(throughput=purpose, quality=purpose)
     row = RunRow(
@@ -76,6 +86,15 @@ def numbers(out: Path) -> list[tuple]:
     return [tuple(json.loads(line)[name] for name in names) for line in lines]
 
 
+def answers(out: Path) -> list[tuple]:
+    """Return what of each evaluation must not depend on when it ran."""
+    points = read_lines(EvaluationPoint, out / "evaluations.jsonl")
+    return [
+        (point.step, point.epoch, point.rows, (out / point.predictions).read_bytes())
+        for point in points
+    ]
+
+
 def drive(folder: Path, points: list[str]) -> None:
     command = [sys.executable, DRIVER, folder / "request.json", folder / "runs"]
     done = subprocess.run(
@@ -92,9 +111,12 @@ def check(folder: Path, points: list[str]) -> None:
     weights = (truth / "weights" / "model.safetensors").read_bytes()
     expected = numbers(truth)
     assert [step[0] for step in expected] == list(range(1, STEPS + 1))
+    answered = answers(truth)
+    assert [point[0] for point in answered] == [0, 2, STEPS]
     for point in points:
         out = folder / "runs" / point
         assert numbers(out) == expected, point
+        assert answers(out) == answered, point
         assert (out / "weights" / "model.safetensors").read_bytes() == weights, point
         record = read(RunRecord, out / "record.json")
         assert (record.num_steps, record.first_loss) == (STEPS, expected[0][1])

@@ -86,6 +86,21 @@ ALL = (
         "deepspeed_adam",
         "the same without the redundant pass: 4 forwards",
     ),
+    System(
+        "megatrain-milp",
+        "megatrain",
+        "milp",
+        "deepspeed_adam",
+        "MegaTrain's step on planned checkpoints in HBM, replaying only what the plan"
+        " omits",
+    ),
+    System(
+        "megatrain-hybrid8bit",
+        "megatrain",
+        FIXED,
+        "hybrid_adamw_8bit",
+        "MegaTrain's step with the Hybrid 8-bit operator: fast clip, 2 % 8-bit state",
+    ),
     System("lazytrain", "lazytrain", "milp", "", "planner and hybrid 8-bit state"),
     System(
         "lazytrain-no-milp",

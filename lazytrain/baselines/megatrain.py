@@ -18,29 +18,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lazytrain.baselines.cpu_adam import host_optimizer
 from lazytrain.baselines.finished import FinishedStep, Stopwatch
 from lazytrain.baselines.host_parts import host_part
+from lazytrain.baselines.host_step import HybridStep, PlainStep
 from lazytrain.baselines.outer import OuterParts
 from lazytrain.baselines.slots import Ring, Slot
 from lazytrain.config import OptimizerSettings
 from lazytrain.data.batches import Batch
+from lazytrain.errors import PlanMismatch
 from lazytrain.executor.protocol import Peaks, StepResult
 from lazytrain.models.decoder import Decoder
 from lazytrain.profile.memory import gpu_peak_bytes, host_peak_bytes
 from lazytrain.profile.setup import EngineSetup
+from lazytrain.schedule.plan import Home
 
 
 @dataclass(frozen=True)
 class MegaTrainOptions:
-    """K, the repair, and how much is done at once.
+    """K, what differs from the system as it is, and how much is done at once.
 
+    ``checkpoints`` are kept boundaries in the place of every K-th, from 0 on; a
+    block's last layer, whose output nobody reads, is then not replayed.
+    ``hybrid_state`` puts the Hybrid 8-bit operator in the place of clip and CPUAdam.
     ``block_tokens`` bounds the tokens whose graph over a whole block is alive at once;
     it matters to ``single_recompute`` alone.
     """
 
     interval: int = 4
     single_recompute: bool = False
+    checkpoints: tuple[int, ...] | None = None
+    hybrid_state: bool = False
     loss_chunk_tokens: int = 4096
     block_tokens: int = 16384
 
@@ -60,7 +67,6 @@ class MegaTrainEngine:
         state_dict: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._options = options or MegaTrainOptions()
-        self._settings = settings
         self._device = device
         self._dtype = dtype
         self._decoder = Decoder(model_config)
@@ -72,13 +78,14 @@ class MegaTrainEngine:
         num_slots = self._options.interval if self._options.single_recompute else 2
         self._ring = Ring(self._decoder, self._parts[1:-1], num_slots, device)
         self._outer = OuterParts(self._decoder, self._parts[0], self._parts[-1], device)
-        self._parameters = [p for part in self._parts for p in part.parameters.values()]
-        self._adam = host_optimizer(
-            self._parameters, settings, use_deepspeed=device.type == "cuda"
-        )
+        self._update: HybridStep | PlainStep
+        if self._options.hybrid_state:
+            self._update = HybridStep(self._parts, settings)
+        else:
+            self._update = PlainStep(self._parts, settings, device.type == "cuda")
         self.master = "fp32" if dtype == torch.float32 else "bf16"
-        self.optimizer_state = self._adam.state_format
-        self.kernel = self._adam.kernel
+        self.optimizer_state = self._update.state_format
+        self.kernel = self._update.kernel
         self._rotary: dict[int, tuple[Tensor, Tensor]] = {}
 
     def train_step(self, batch: Batch, learning_rate: float) -> FinishedStep:
@@ -89,14 +96,12 @@ class MegaTrainEngine:
         loss = self._forward_backward(batch)
         self._synchronize()
         watch.lap("forward_backward")
-        norm = torch.nn.utils.clip_grad_norm_(
-            self._parameters, self._settings.max_grad_norm
-        ).item()
+        norm = self._update.clip()
         watch.lap("clip")
         if not (math.isfinite(norm) and math.isfinite(loss.item())):
             step = StepResult(loss.item(), None, True, watch.laps)
             return FinishedStep(step)
-        self._adam.step(learning_rate)
+        self._update.step(learning_rate)
         watch.lap("optimizer")
         for part in self._parts:
             part.publish()
@@ -124,12 +129,19 @@ class MegaTrainEngine:
         self._outer.download()
         return loss
 
+    def _kept(self) -> frozenset[int]:
+        """Return the boundaries that are kept: every K-th, or those of the plan."""
+        layers, options = range(self._decoder.num_layers), self._options
+        if options.checkpoints is not None:
+            return frozenset(options.checkpoints) & frozenset(layers)
+        return frozenset(layers[:: options.interval])
+
     @torch.no_grad()
     def _forward(self, hidden: Tensor) -> tuple[dict[int, Tensor], Tensor]:
-        """Run all layers; return the boundaries kept every K layers, and the last."""
-        checkpoints = {}
+        """Run all layers; return the boundaries that are kept, and the last."""
+        checkpoints, kept = {}, self._kept()
         for layer in range(self._decoder.num_layers):
-            if layer % self._options.interval == 0:
+            if layer in kept:
                 checkpoints[layer] = hidden
             slot = self._take(layer, layer + 1)
             hidden = self._run(slot, hidden)
@@ -140,9 +152,12 @@ class MegaTrainEngine:
     ) -> Tensor:
         """Recompute layers start..end-1 without graphs, then each with its graph."""
         inputs = []
+        is_planned = self._options.checkpoints is not None
         with torch.no_grad():
             for layer in range(start, end):
                 inputs.append(hidden)
+                if is_planned and layer == end - 1:
+                    break
                 hidden = self._run(self._take(layer, layer + 1), hidden)
         del hidden
         for layer in reversed(range(start, end)):
@@ -259,7 +274,7 @@ def host_bytes_per_parameter(dtype: torch.dtype) -> int:
 
 def build(setup: EngineSetup) -> MegaTrainEngine:
     """Build the row ``megatrain``."""
-    return _build(setup, single_recompute=False)
+    return _build(setup)
 
 
 def build_single(setup: EngineSetup) -> MegaTrainEngine:
@@ -267,7 +282,31 @@ def build_single(setup: EngineSetup) -> MegaTrainEngine:
     return _build(setup, single_recompute=True)
 
 
-def _build(setup: EngineSetup, single_recompute: bool) -> MegaTrainEngine:
+def build_hybrid(setup: EngineSetup) -> MegaTrainEngine:
+    """Build ``megatrain-hybrid8bit``: the same with the Hybrid 8-bit operator."""
+    return _build(setup, hybrid_state=True)
+
+
+def build_planned(setup: EngineSetup) -> MegaTrainEngine:
+    """Build ``megatrain-milp``: the same on the plan's checkpoints.
+
+    Raises:
+        PlanMismatch: If there is no plan, or one that keeps a boundary outside HBM.
+    """
+    if setup.plan is None:
+        raise PlanMismatch("megatrain-milp runs a plan: give --plan")
+    homes = setup.plan.homes
+    others = set(homes) - {Home.GPU, Home.RECOMPUTE}
+    if others or homes[0] != Home.GPU:
+        raise PlanMismatch(
+            "MegaTrain's step keeps checkpoints in HBM alone, boundary 0 among them; "
+            f"this plan has {', '.join(homes)}"
+        )
+    kept = tuple(i for i, home in enumerate(homes) if home == Home.GPU)
+    return _build(setup, checkpoints=kept)
+
+
+def _build(setup: EngineSetup, **changes: Any) -> MegaTrainEngine:
     return MegaTrainEngine(
         setup.model_config,
         setup.optimizer,
@@ -275,7 +314,7 @@ def _build(setup: EngineSetup, single_recompute: bool) -> MegaTrainEngine:
         device=setup.device,
         seed=setup.seed,
         options=MegaTrainOptions(
-            single_recompute=single_recompute,
+            **changes,
             loss_chunk_tokens=setup.executor.loss_chunk_tokens,
             block_tokens=setup.executor.micro_batch_tokens,
         ),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lazytrain.config import ExecutorSettings, NvmeSettings, OptimizerSettings
+from lazytrain.schedule.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class EngineSetup:
         seed: Seed of the initial weights.
         scratch: Folder for files on NVMe.
         nvme: How they are read and written.
+        plan: The run's plan, where one was solved.
     """
 
     model_config: Any
@@ -42,3 +44,4 @@ class EngineSetup:
     seed: int
     scratch: Path
     nvme: NvmeSettings = field(default_factory=NvmeSettings)
+    plan: Plan | None = None

@@ -9,6 +9,7 @@ from lazytrain import systems
 from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
+from lazytrain.schedule.baseline import with_baseline_memory
 from lazytrain.schedule.instance import (
     Bandwidth,
     Budget,
@@ -37,6 +38,9 @@ DISK_SHARE = 0.5
 
 
 def derive_instance(
+OURS = frozenset(systems.names("lazytrain"))
+# Systems whose plan is performed by the baseline's step.
+ON_BASELINE = ("megatrain-milp",)
     hardware: HardwareProfile,
     layers: LayerProfile,
     row: RunRow,
@@ -68,7 +72,7 @@ def derive_instance(
     )
     rates = _bandwidth(hardware)
     tie = min(forward)
-    return Instance(
+    instance = Instance(
         name=f"{row.accelerator}/{row.scale}/{row.system}",
         model=row.model,
         layers=len(forward),
@@ -107,6 +111,9 @@ def _costs(
     return Costs(
         forward_s=tuple(cost.forward_s * scale for cost in types),
         backward_s=tuple(_backward_s(cost, run.save_level) * scale for cost in types),
+    if row.system in ON_BASELINE:
+        return with_baseline_memory(instance, layers)
+    return instance
         embedding_s=layers.embedding_s * scale,
         turn_s=layers.loss_s * scale,
         optimizer_parameters_per_s=_optimizer_rate(hardware, run),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from lazytrain import systems
 from lazytrain.config import OptimizerSettings, PipelineConfig, RunRow
@@ -28,6 +29,8 @@ from lazytrain.train.source import Source
 RIVALS = {
     "megatrain": "lazytrain.baselines.megatrain:build",
     "megatrain-single-recompute": "lazytrain.baselines.megatrain:build_single",
+    "megatrain-milp": "lazytrain.baselines.megatrain:build_planned",
+    "megatrain-hybrid8bit": "lazytrain.baselines.megatrain:build_hybrid",
     "zero3-offload": "lazytrain.baselines.zero3:build",
     "zero3-offload-liger": "lazytrain.baselines.zero3:build_liger",
     "zero-infinity": "lazytrain.baselines.zero_infinity:build",
@@ -107,7 +110,7 @@ def build_engine(
         PlanMismatch: If the plan was made for another model or batch.
         OutOfMemory: If a tier cannot hold what the engine allocates.
     """
-    setup = setup_for(row, config, source)
+    setup = replace(setup_for(row, config, source), plan=plan)
     if row.system in PLANNED:
         if plan is None:
             raise InvalidInput("plan", None, f"{row.system} runs a plan: give --plan")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from lazytrain.config import OptimizerSettings
+from lazytrain.config import Budgets, OptimizerSettings
 from lazytrain.errors import OutOfMemory
 from lazytrain.profile.memory import gpu_context_bytes, host_available_bytes
 from lazytrain.schedule.plan import Home, Plan
@@ -26,6 +26,8 @@ _FACTORS = {"GiB": GIB, "MiB": MIB, "KiB": 1024, "bytes": 1}
 _RIVAL_BYTES = {
     "megatrain": {2: 14, 4: 20},
     "megatrain-single-recompute": {2: 14, 4: 20},
+    "megatrain-milp": {2: 14, 4: 20},
+    "megatrain-hybrid8bit": {2: 14, 4: 20},
     "zero3-offload": {2: 18, 4: 20},
     "zero3-offload-liger": {2: 18, 4: 20},
 }
@@ -64,12 +66,17 @@ def recognise(error: BaseException) -> Exhausted | None:
     return None
 
 
-def host_limit_bytes(host_capacity: str) -> int:
-    """Return the host memory a run may take: what is free, or less if configured."""
+def host_limit_bytes(budgets: Budgets) -> int:
+    """Return the host memory a run may take: what is free, or less if configured.
+
+    A virtual machine may report less than it grows to; ``trust_host_capacity`` then
+    lets the configured size stand.
+    """
     available = host_available_bytes()
-    if host_capacity == "auto":
+    if budgets.host_capacity == "auto":
         return available
-    return min(available, parse_bytes(host_capacity, "host_capacity"))
+    configured = parse_bytes(budgets.host_capacity, "host_capacity")
+    return configured if budgets.trust_host_capacity else min(available, configured)
 
 
 def plan_host_bytes(plan: Plan, settings: OptimizerSettings) -> int:
@@ -88,6 +95,8 @@ def plan_host_bytes(plan: Plan, settings: OptimizerSettings) -> int:
             share = 0.0
         moments = 8 * (1 - share) + 2 * share
         remainder = 2 if part.optimizer_state.master == "fp32-split" else 0
+        if part.optimizer_state.home == "nvme":
+            moments = remainder = 0
         held = item if part.gradient.drain == "as-consumed" else 2 * item
         total += int(part.num_parameters * (held + moments + remainder))
     return total + sum(b.size_bytes for b in plan.boundaries if b.home == Home.CPU)
@@ -98,7 +107,7 @@ def rival_host_bytes(system: str, num_parameters: int, itemsize: int) -> int:
     return _RIVAL_BYTES.get(system, {}).get(itemsize, 0) * num_parameters
 
 
-def preflight(needed_bytes: int, host_capacity: str, what: str) -> None:
+def preflight(needed_bytes: int, budgets: Budgets, what: str) -> None:
     """Refuse a run that the host cannot hold, before anything is allocated.
 
     The kernel would end the process without a word otherwise.
@@ -106,12 +115,13 @@ def preflight(needed_bytes: int, host_capacity: str, what: str) -> None:
     Raises:
         OutOfMemory: With the bytes asked for and the limit.
     """
-    limit = host_limit_bytes(host_capacity)
+    limit = host_limit_bytes(budgets)
     if needed_bytes > limit:
         detail = (
             f"{what} needs {format_bytes(needed_bytes)} of host memory and "
             f"{format_bytes(limit)} can be had (free memory, cgroup limit, "
-            "host_capacity); use a smaller scale, 8-bit state or NVMe boundaries"
+            "host_capacity); use a smaller scale, 8-bit state, NVMe boundaries or "
+            "optimizer.state_home: auto"
         )
         raise OutOfMemory("host", needed_bytes, detail)
 

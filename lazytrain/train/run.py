@@ -198,7 +198,7 @@ def _check_memory(request: RunRequest, source: Source, plan: Plan | None) -> Non
         itemsize = dtype_of(settings.executor.dtype).itemsize
         needed = capacity.rival_host_bytes(row.system, count, itemsize)
     what = f"{row.system} at {row.scale}"
-    capacity.preflight(needed, settings.budgets.host_capacity, what)
+    capacity.preflight(needed, settings.budgets, what)
 
 
 def _sinks(request: RunRequest, earlier: Sequence[StepRecord]) -> list[Sink]:

@@ -231,3 +231,17 @@ def test_planned_memory_stays_within_the_cap(
         check(plan, instance).raise_if_violated()
         cap_bytes = instance.fixed_bytes.gpu + instance.budget_bytes.gpu
         assert plan.prediction.peak_bytes["gpu"] <= cap_bytes
+
+
+def test_a_plan_for_the_baselines_step_keeps_checkpoints_in_hbm(
+    hardware, layers, make_row, make_config
+):
+    row = make_row("megatrain-milp")
+    for cap in ("38MiB", "1GiB"):
+        instance = derive_instance(hardware, layers, row, make_config(cap))
+        assert instance.method == "milp"
+        plan = solve(instance)
+        check(plan, instance).raise_if_violated()
+        assert set(plan.homes) <= {"gpu", "recompute"}
+        assert plan.homes[0] == "gpu"
+    assert set(plan.homes) == {"gpu"}

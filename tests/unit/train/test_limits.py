@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from lazytrain.config import Budgets
 from lazytrain.errors import InvalidInput, OutOfMemory
 from lazytrain.train import availability, capacity
 from lazytrain.train.lock import DeviceBusy, hold
@@ -49,11 +50,19 @@ def test_other_errors_are_no_memory_limit(error):
 
 def test_the_preflight_refuses_with_both_numbers():
     with pytest.raises(OutOfMemory, match=r"2.00 GiB.*1.00 GiB") as caught:
-        capacity.preflight(2 << 30, "1GiB", "a row")
+        capacity.preflight(2 << 30, Budgets(host_capacity="1GiB"), "a row")
     assert caught.value.requested_bytes == 2 << 30
-    capacity.preflight(1 << 20, "1GiB", "a row")
+    capacity.preflight(1 << 20, Budgets(host_capacity="1GiB"), "a row")
     with pytest.raises(OutOfMemory):
-        capacity.preflight(1 << 60, "auto", "a row")
+        capacity.preflight(1 << 60, Budgets(), "a row")
+
+
+def test_a_trusted_capacity_stands_where_less_is_reported():
+    large = Budgets(host_capacity="100TiB")
+    assert capacity.host_limit_bytes(large) < 1 << 46
+    trusted = large.model_copy(update={"trust_host_capacity": True})
+    assert capacity.host_limit_bytes(trusted) == 100 << 40
+    capacity.preflight(1 << 46, trusted, "a row")
 
 
 def test_a_rivals_host_bytes_follow_its_parameters():

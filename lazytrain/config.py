@@ -121,15 +121,15 @@ class Budgets(Contract):
     cpu_activations: str = "auto"
     nvme_activations: str = "auto"
     host_capacity: str = "auto"
+    trust_host_capacity: bool = Field(
+        default=False,
+        description="take host_capacity even where the system reports less free memory",
+    )
 
 
 class NvmeSettings(Contract):
     """How the NVMe tier works; a backend that is named is used or refused."""
 
-    trust_host_capacity: bool = Field(
-        default=False,
-        description="take host_capacity even where the system reports less free memory",
-    )
     backend: Literal["auto", "gds", "compat", "posix"] = "auto"
     verify: bool = Field(default=True, description="prove each first read")
     threads: int = Field(default=8, ge=1, description="transfers in flight")

@@ -31,6 +31,8 @@ from lazytrain.units import GIB, format_bytes, parse_bytes
 ITEMSIZE = {"bfloat16": 2, "float32": 4}
 # The planner's method by system; a system that has none uses the program.
 METHODS = {system.name: system.method for system in systems.ALL if system.method}
+# Systems whose plan is performed by the baseline's step.
+ON_BASELINE = ("megatrain-milp",)
 OPTIMIZERS = {system.name: system.optimizer for system in systems.ALL}
 # What stays free of a device's or a host's memory for everything not modelled.
 HOST_SHARE = 0.9
@@ -38,9 +40,6 @@ DISK_SHARE = 0.5
 
 
 def derive_instance(
-OURS = frozenset(systems.names("lazytrain"))
-# Systems whose plan is performed by the baseline's step.
-ON_BASELINE = ("megatrain-milp",)
     hardware: HardwareProfile,
     layers: LayerProfile,
     row: RunRow,
@@ -101,6 +100,9 @@ ON_BASELINE = ("megatrain-milp",)
         parts=parts,
         execution=run,
     )
+    if row.system in ON_BASELINE:
+        return with_baseline_memory(instance, layers)
+    return instance
 
 
 def _costs(
@@ -111,9 +113,6 @@ def _costs(
     return Costs(
         forward_s=tuple(cost.forward_s * scale for cost in types),
         backward_s=tuple(_backward_s(cost, run.save_level) * scale for cost in types),
-    if row.system in ON_BASELINE:
-        return with_baseline_memory(instance, layers)
-    return instance
         embedding_s=layers.embedding_s * scale,
         turn_s=layers.loss_s * scale,
         optimizer_parameters_per_s=_optimizer_rate(hardware, run),

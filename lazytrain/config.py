@@ -65,6 +65,11 @@ class OptimizerSettings(Contract):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     threads: int = Field(default=0, ge=0, description="0: all cores")
+    state_home: Literal["cpu", "nvme", "auto"] = Field(
+        default="cpu",
+        description="nvme streams the state from disk around each update; auto does "
+        "so for what the host cannot hold",
+    )
 
 
 class ScheduleSettings(Contract):

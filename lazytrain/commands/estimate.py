@@ -27,7 +27,7 @@ Model = Annotated[
 ]
 GpuMemory = Annotated[str, typer.Option(help="usable GPU memory, such as 80GiB")]
 CpuMemory = Annotated[str, typer.Option(help="usable host memory")]
-Nvme = Annotated[str, typer.Option(help="disk space for activations")]
+Nvme = Annotated[str, typer.Option(help="disk space for activations and state")]
 H2d = Annotated[str, typer.Option(help="host to device rate, such as 12GB/s")]
 D2h = Annotated[str, typer.Option(help="device to host rate; default: as --h2d")]
 NvmeRead = Annotated[str, typer.Option(help="disk read rate")]
@@ -40,6 +40,9 @@ MicroTokens = Annotated[int, typer.Option(help="tokens per pass of a layer", min
 Optimizer = Annotated[
     Literal["hybrid_adamw_8bit", "cpu_adamw_8bit", "adamw"],
     typer.Option(help="state format"),
+]
+StateHome = Annotated[
+    Literal["cpu", "nvme", "auto"], typer.Option(help="where optimizer state lives")
 ]
 
 
@@ -117,6 +120,7 @@ def estimate(
     seq_len: SeqLen = 1024,
     micro_batch_tokens: MicroTokens = 16384,
     optimizer: Optimizer = "hybrid_adamw_8bit",
+    state_home: StateHome = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what a machine could do with a model: memory, step time, largest batch."""
@@ -127,7 +131,7 @@ def estimate(
     machine = read_machine(
         gpu_memory, cpu_memory, nvme_memory, rates, tflops, update_rate
     )
-    job = Job(batch, seq_len, micro_batch_tokens, optimizer)
+    job = Job(batch, seq_len, micro_batch_tokens, optimizer, state_home)
     answer = estimate(read_shape(model), machine, job)
     text = answer.model_dump_json(indent=1) if as_json else "\n".join(_lines(answer))
     typer.echo(text)
@@ -146,6 +150,7 @@ def fit(
     seq_len: SeqLen = 1024,
     micro_batch_tokens: MicroTokens = 16384,
     optimizer: Optimizer = "hybrid_adamw_8bit",
+    state_home: StateHome = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Search the largest batch or sequence that the given memory holds."""
@@ -155,7 +160,7 @@ def fit(
     # Rates do not decide what fits.
     rates = {"h2d": "1GB/s", "d2h": "", "nvme_read": "1GB/s", "nvme_write": "1GB/s"}
     machine = read_machine(gpu_memory, cpu_memory, nvme_memory, rates, 1.0, 1.0)
-    job = Job(batch, seq_len, micro_batch_tokens, optimizer)
+    job = Job(batch, seq_len, micro_batch_tokens, optimizer, state_home)
     largest, limit = fit(read_shape(model), machine, job, search)
     if as_json:
         typer.echo(json.dumps({search: largest, "limit": limit}))

@@ -40,7 +40,7 @@ from lazytrain.executor.updates import UpdateJob, UpdatePump
 from lazytrain.models.decoder import EMBEDDING, Decoder
 from lazytrain.models.families import check_family
 from lazytrain.schedule.plan import Plan
-from lazytrain.schedule.state_home import UNIT_PARAMETERS
+from lazytrain.schedule.staging import UNIT_PARAMETERS
 from lazytrain.tiers.deferred import DeferredTensor
 from lazytrain.tiers.tier import Tier
 

@@ -14,7 +14,7 @@ from lazytrain.optim.adamw import HostAdamW
 from lazytrain.optim.partition import eight_bit_slices, fraction_of
 from lazytrain.optim.state import PartState, TensorSlice
 from lazytrain.schedule.plan import Plan
-from lazytrain.schedule.state_home import UNIT_PARAMETERS
+from lazytrain.schedule.staging import UNIT_PARAMETERS
 from lazytrain.tiers.deferred import DeferredTensor
 from lazytrain.tiers.tier import Tier
 

@@ -27,7 +27,7 @@ from lazytrain.optim.state import (
     place,
     salt_of,
 )
-from lazytrain.schedule.state_home import STATE_SLOTS, UNIT_PARAMETERS
+from lazytrain.schedule.staging import STATE_SLOTS, UNIT_PARAMETERS
 from lazytrain.tiers.deferred import DeferredTensor
 from lazytrain.tiers.state_stream import StateStream
 from lazytrain.tiers.tier import Tier

@@ -107,7 +107,10 @@ def _part(spec: PartSpec, run: Execution) -> Part:
             drain=run.gradient_drain if spec.kind == "layer" else "whole",
         ),
         optimizer_state=OptimizerState(
-            format=state, eight_bit_fraction=fraction, master=run.master
+            home="nvme" if spec.name in run.state_on_nvme else "cpu",
+            format=state,
+            eight_bit_fraction=fraction,
+            master=run.master,
         ),
     )
 

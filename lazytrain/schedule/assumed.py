@@ -59,6 +59,7 @@ class Job:
     optimizer: Literal["hybrid_adamw_8bit", "cpu_adamw_8bit", "adamw"] = (
         "hybrid_adamw_8bit"
     )
+    state_home: Literal["cpu", "nvme", "auto"] = "cpu"
 
 
 _NOWHERE = Provenance(
@@ -180,5 +181,5 @@ def config_of(job: Job) -> PipelineConfig:
     )
     return PipelineConfig(
         accelerators={"estimate": settings},
-        optimizer=OptimizerSettings(type=job.optimizer),
+        optimizer=OptimizerSettings(type=job.optimizer, state_home=job.state_home),
     )

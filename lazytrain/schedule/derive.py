@@ -21,16 +21,24 @@ from lazytrain.schedule.instance import (
     PartSpec,
 )
 from lazytrain.schedule.memory import (
+    BOUNCE_BUFFERS,
     ModelSizes,
     boundary_bytes,
     device_bytes,
     host_bytes,
+    streamed_bytes_per_parameter,
+)
+from lazytrain.schedule.state_home import (
+    disk_bytes,
+    left_for_boundaries,
+    with_state_home,
 )
 from lazytrain.units import GIB, format_bytes, parse_bytes
 
 ITEMSIZE = {"bfloat16": 2, "float32": 4}
 # The planner's method by system; a system that has none uses the program.
 METHODS = {system.name: system.method for system in systems.ALL if system.method}
+OURS = frozenset(systems.names("lazytrain"))
 # Systems whose plan is performed by the baseline's step.
 ON_BASELINE = ("megatrain-milp",)
 OPTIMIZERS = {system.name: system.optimizer for system in systems.ALL}
@@ -58,8 +66,9 @@ def derive_instance(
     settings = _settings(config, row)
     parts = part_specs(layers)
     run = execution(hardware, layers, row, config)
-    run = with_drain(run, parts, settings, hardware)
     sizes = model_sizes(layers, run)
+    bounced = BOUNCE_BUFFERS * boundary_bytes(run, sizes)
+    run = with_homes(run, parts, config, row, hardware, bounced)
     budget, fixed = budgets(hardware, settings, parts, run, sizes)
     scale = row.batch * row.seq_len / layers.tokens
     times = _costs(hardware, layers, run, scale)
@@ -69,7 +78,9 @@ def derive_instance(
         for part in parts
         if part.kind == "layer"
     )
-    rates = _bandwidth(hardware)
+    rates = left_for_boundaries(
+        _bandwidth(hardware), fixed.nvme, sum(forward), sum(backward)
+    )
     tie = min(forward)
     instance = Instance(
         name=f"{row.accelerator}/{row.scale}/{row.system}",
@@ -110,12 +121,16 @@ def _costs(
 ) -> Costs:
     """Return compute times scaled to the batch, and the optimizer's rate."""
     types = [_cost(layers, kind) for kind in layers.layer_types]
+    state, rates = streamed_bytes_per_parameter(run), _bandwidth(hardware)
+    moves = bool(run.state_on_nvme)
     return Costs(
         forward_s=tuple(cost.forward_s * scale for cost in types),
         backward_s=tuple(_backward_s(cost, run.save_level) * scale for cost in types),
         embedding_s=layers.embedding_s * scale,
         turn_s=layers.loss_s * scale,
         optimizer_parameters_per_s=_optimizer_rate(hardware, run),
+        state_read_s=state / rates.nvme_read if moves else 0.0,
+        state_write_s=state / rates.nvme_write if moves else 0.0,
     )
 
 
@@ -177,6 +192,29 @@ def execution(
         master=master,
         optimizer_threads=optimizer.threads,
     )
+
+
+def with_homes(
+    run: Execution,
+    parts: tuple[PartSpec, ...],
+    config: PipelineConfig,
+    row: RunRow,
+    hardware: HardwareProfile,
+    bounce_bytes: int,
+) -> Execution:
+    """Return the run with gradients and optimizer state placed.
+
+    Gradients that wait in HBM are the cheaper remedy for a small host, so ``auto``
+    moves state to NVMe only for what is still too much then, beside ``bounce_bytes``
+    for boundaries on NVMe.
+    """
+    settings = _settings(config, row)
+    wanted = config.optimizer.state_home if row.system in OURS else "cpu"
+    room = host_capacity(settings, hardware) - bounce_bytes
+    if wanted == "nvme":
+        run = with_state_home(run, parts, wanted, room)
+    run = with_drain(run, parts, settings, hardware)
+    return with_state_home(run, parts, wanted, room)
 
 
 def with_drain(
@@ -287,11 +325,9 @@ def budgets(
     if cap <= 0:
         remedy = "the profile has no device memory; write a size, such as 64MiB"
         raise InvalidInput("budgets.gpu_cap", texts.gpu_cap, remedy)
-    nvme = _size(
-        texts.nvme_activations,
-        int(hardware.disk_free_bytes * DISK_SHARE),
-        "budgets.nvme_activations",
-    )
+    disk = int(hardware.disk_free_bytes * DISK_SHARE)
+    state = disk_bytes(run, parts, disk)
+    nvme = _size(texts.nvme_activations, disk - state, "budgets.nvme_activations")
     boundary = boundary_bytes(run, sizes)
     host = host_bytes(parts, run, boundary if nvme >= boundary else 0).total
     capacity = host_capacity(settings, hardware)
@@ -301,7 +337,7 @@ def budgets(
     device = device_bytes(parts, run, sizes, max(cpu, nvme) >= boundary)
     if device.total >= cap:
         raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
-    fixed = Budget(gpu=device.total, cpu=host, nvme=0)
+    fixed = Budget(gpu=device.total, cpu=host, nvme=state)
     return Budget(gpu=cap - device.total, cpu=cpu, nvme=nvme), fixed
 
 

@@ -7,7 +7,8 @@ plan from the same derivation and program as a real run's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -128,11 +129,8 @@ def fit(
     """
 
     def trial(value: int) -> str:
-        changed = {"batch": job.batch, "seq_len": job.seq_len} | {search: value}
-        cut = Job(
-            changed["batch"], changed["seq_len"], job.micro_batch_tokens, job.optimizer
-        )
-        return obstacle(shape, machine, cut)
+        changed: dict[str, Any] = {search: value}
+        return obstacle(shape, machine, replace(job, **changed))
 
     smallest = 1 if search == "batch" else 2
     return _largest(trial, smallest)

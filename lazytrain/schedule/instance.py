@@ -92,6 +92,9 @@ class Execution(Contract):
     eight_bit_fraction: float = Field(default=0.02, ge=0, le=1)
     master: Literal["fp32-split", "bf16", "bf16-stochastic", "fp32"] = "fp32-split"
     optimizer_threads: int = Field(default=0, ge=0, description="0: all cores")
+    state_on_nvme: tuple[str, ...] = Field(
+        default=(), description="parts whose optimizer state is streamed from disk"
+    )
 
 
 class Costs(Contract):
@@ -106,6 +109,10 @@ class Costs(Contract):
     embedding_s: float = Field(default=0.0, ge=0)
     turn_s: float = Field(default=0.0, ge=0, description="head and loss")
     optimizer_parameters_per_s: float = Field(default=0.0, ge=0)
+    state_read_s: float = Field(
+        default=0.0, ge=0, description="to read one parameter's state from NVMe"
+    )
+    state_write_s: float = Field(default=0.0, ge=0)
 
 
 class LevelCost(Contract):
@@ -162,8 +169,16 @@ class Instance(Contract):
 
     @property
     def sha256(self) -> str:
-        """Hash that a plan made for this instance carries."""
-        return sha256_text(canonical_json(self))
+        """Hash that a plan made for this instance carries.
+
+        It is blind to state on NVMe where there is none, as instances were before.
+        """
+        unused: dict[str, set[str]] = {}
+        if self.costs.state_read_s == 0:
+            unused["costs"] = {"state_read_s", "state_write_s"}
+        if self.execution and not self.execution.state_on_nvme:
+            unused["execution"] = {"state_on_nvme"}
+        return sha256_text(canonical_json(self, exclude=unused))
 
     @model_validator(mode="after")
     def _fixed_is_inside(self) -> Self:

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 from lazytrain.schedule.instance import Execution, Instance, PartSpec
 from lazytrain.schedule.plan import Home, Plan
-from lazytrain.schedule.staging import staging_buffers
+from lazytrain.schedule.staging import (
+    STATE_SLOTS,
+    UNIT_PARAMETERS,
+    staging_buffers,
+)
 
 FP32_BYTES = 4
 BOUNCE_BUFFERS = 3
 CONSUMED_BUFFERS = 2  # host buffers of gradients that wait in HBM
 WORKING_BUFFERS = 2
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
-MASTER_BYTES = {"fp32": 4, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
+# Beside the weight: fp32 weights are their own master.
+MASTER_BYTES = {"fp32": 0, "fp32-split": 2, "bf16": 0, "bf16-stochastic": 0}
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ class DeviceBytes:
 class HostBytes:
     """Host memory that no activation schedule changes, by cause.
 
-    ``bounce`` is the pinned staging of NVMe boundaries, 0 without them.
+    ``bounce`` is the pinned staging of NVMe boundaries, 0 without them;
+    ``state_staging`` that of optimizer state on NVMe.
     """
 
     weights: int
@@ -73,6 +79,7 @@ class HostBytes:
     optimizer_state: int
     gradients: int
     bounce: int
+    state_staging: int
 
     @property
     def total(self) -> int:
@@ -143,7 +150,7 @@ def planned_bytes(plan: Plan, instance: Instance) -> dict[str, int]:
         + buffers * size
         + kept_bytes(plan, instance),
         "cpu": instance.fixed_bytes.cpu + in_dram * size,
-        "nvme": plan.count(Home.NVME) * size,
+        "nvme": instance.fixed_bytes.nvme + plan.count(Home.NVME) * size,
     }
 
 
@@ -167,14 +174,24 @@ def host_bytes(
         run: How the step is run.
         bounced_bytes: Size of a boundary if any may go to NVMe, else 0.
     """
-    parameters = sum(part.num_parameters for part in parts)
+    held = [part for part in parts if part.name not in run.state_on_nvme]
+    parameters = sum(part.num_parameters for part in held)
     return HostBytes(
         weights=sum(part.weight_bytes for part in parts),
         master_remainder=parameters * MASTER_BYTES[run.master],
         optimizer_state=int(parameters * state_bytes_per_parameter(run)),
         gradients=_host_gradients(parts, run),
         bounce=BOUNCE_BUFFERS * bounced_bytes,
+        state_staging=_state_staging(parts, run),
     )
+
+
+def _state_staging(parts: Sequence[PartSpec], run: Execution) -> int:
+    """Return the staging pages of state on NVMe; a unit may be all fp32 state."""
+    moved = [p.num_parameters for p in parts if p.name in run.state_on_nvme]
+    unit = min(max(moved, default=0), UNIT_PARAMETERS)
+    wide = 8.0 if run.optimizer != "cpu_adamw_8bit" else STATE_BYTES["8bit"]
+    return STATE_SLOTS * int(unit * (wide + MASTER_BYTES[run.master]))
 
 
 def _host_gradients(parts: Sequence[PartSpec], run: Execution) -> int:
@@ -193,3 +210,8 @@ def state_bytes_per_parameter(run: Execution) -> float:
         "cpu_adamw_8bit": 1.0,
     }.get(run.optimizer, 0.0)
     return share * STATE_BYTES["8bit"] + (1 - share) * STATE_BYTES["fp32"]
+
+
+def streamed_bytes_per_parameter(run: Execution) -> float:
+    """Return the bytes of state that cross the disk per parameter, each way."""
+    return state_bytes_per_parameter(run) + MASTER_BYTES[run.master]

@@ -7,7 +7,15 @@ Planner and executor count them with this one function.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lazytrain.schedule.plan import Home, Plan
+
+# Optimizer state on NVMe moves in units of this many parameters, a whole number of
+# 8-bit blocks: about 160 MiB of fp32 state.
+UNIT_PARAMETERS: Final = 16 * 2**20
+# Its staging pages: one unit is updated, two are read, one is written.
+STATE_SLOTS: Final = 4
 
 
 def staging_buffers(plan: Plan) -> int:

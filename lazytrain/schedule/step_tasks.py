@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.levels import saved_s
 from lazytrain.schedule.plan import Block, Home, Plan
+from lazytrain.schedule.state_tasks import StateTasks
 from lazytrain.schedule.timeline import Timeline
 
 FIRST, LAST = 0, 1
@@ -95,6 +96,7 @@ class StepBuilder:
         self._marks = StepMarks()
         self._before = StepMarks()
         self._last: int | None = None
+        self._state = StateTasks(plan, instance, line)
 
     def add_step(self) -> StepMarks:
         """Add one step and return its marks."""
@@ -262,7 +264,7 @@ class StepBuilder:
             if name in self._amounts.waiting:
                 size = self._amounts.gradient_bytes[name]
                 ready = self._move(f"consume {name}", "d2h", size, clip)
-            self._marks.updates[name] = self._task(
-                f"update {name}", "optimizer", seconds, (ready,)
+            self._marks.updates[name] = self._state.update(
+                name, count, seconds, ready, self._step
             )
         self._marks.end = clip

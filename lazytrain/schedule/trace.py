@@ -20,6 +20,7 @@ COLOURS = {
     "weights": "#009E73",
     "gradient": "#CC79A7",
     "update": "#F0E442",
+    "state": "#882255",
 }
 ACTIVATION = "#E69F00"
 

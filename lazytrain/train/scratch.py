@@ -7,6 +7,7 @@ from typing import Any, cast
 from lazytrain.executor.protocol import Engine
 from lazytrain.profile.setup import EngineSetup
 from lazytrain.schedule.plan import Home, Plan
+from lazytrain.schedule.state_home import reserved_bytes
 from lazytrain.tiers.nvme import NvmeTier
 from lazytrain.units import MIB
 
@@ -31,8 +32,9 @@ def tier_for(setup: EngineSetup, plan: Plan) -> NvmeTier | None:
 
 
 def nvme_bytes(plan: Plan) -> int:
-    """Return the bytes that a plan puts on disk, each tensor rounded up to blocks."""
-    return sum(b.size_bytes + MIB for b in plan.boundaries if b.home == Home.NVME)
+    """Return the bytes that a plan puts on disk, with room for rounding."""
+    spilled = [b.size_bytes + MIB for b in plan.boundaries if b.home == Home.NVME]
+    return sum(spilled) + reserved_bytes(plan)
 
 
 class _WithTier:

@@ -20,6 +20,7 @@ from lazytrain.executor.bodies import Bodies
 from lazytrain.executor.handles import Range, Rebinder
 from lazytrain.executor.layout import Layout
 from lazytrain.executor.packing import Conditions
+from lazytrain.executor.precision import matmul_precision
 from lazytrain.units import MIB
 
 # Rotary tables and the like, which all graphs share.
@@ -104,6 +105,10 @@ class LayerRunner:
         return self._leaves[key]
 
     def _call(self, place: Place, hidden: Tensor, *, graph: bool) -> Tensor:
+        with matmul_precision(place.layer_type, hidden):
+            return self._body(place, hidden, graph=graph)
+
+    def _body(self, place: Place, hidden: Tensor, *, graph: bool) -> Tensor:
         body = self._bodies.of(place.layer_type, place.save_level, graph=graph)
         weights = self._weights(place)
         if self.conditions is not None:
@@ -172,12 +177,13 @@ class LayerRunner:
             kept_output, inputs = self._run_again(place, hidden)
         else:
             kept_output, inputs = kept.output, list(kept.inputs)
-        grads = torch.autograd.grad(
-            [kept_output],  # type: ignore[arg-type] # tensors and edges may mix
-            inputs,  # type: ignore[arg-type]
-            [grad_output],
-            allow_unused=True,
-        )
+        with matmul_precision(place.layer_type, grad_output):
+            grads = torch.autograd.grad(
+                [kept_output],  # type: ignore[arg-type] # tensors and edges may mix
+                inputs,  # type: ignore[arg-type]
+                [grad_output],
+                allow_unused=True,
+            )
         assert grads[0] is not None, f"layer {place.layer} ignores its input"
         return grads[0], grads[1:]
 

@@ -89,6 +89,25 @@ def tier_round(
         into.append(num_tensors * TENSOR_BYTES / (time.perf_counter() - start))
 
 
+def mixed_round(tier: NvmeTier, buffers: list[Tensor], num_tensors: int) -> float:
+    """Return bytes per second of writing one half while reading the other."""
+    half = num_tensors // 2
+    pairs = [(tier.put, 0), (tier.fetch, half)]
+    tickets = []
+    start = time.perf_counter()
+    for index in range(half):
+        for number, (call, first) in enumerate(pairs):
+            # Half of the buffers for each way.
+            mine = buffers[number::2]
+            if index >= len(mine):
+                tickets[2 * (index - len(mine)) + number].wait()
+            key = f"boundary.{first + index}"
+            tickets.append(call(key, mine[index % len(mine)]))
+    for ticket in tickets:
+        ticket.wait()
+    return 2 * half * TENSOR_BYTES / (time.perf_counter() - start)
+
+
 @contextlib.contextmanager
 def computing() -> Iterator[dict[str, float]]:
     """Keep the GPU busy with matrix products meanwhile; nothing without one."""
@@ -163,6 +182,7 @@ def measure(root: Path, num_bytes: int, depth: int, rounds: int, backend: str) -
             tests.reverse()
             if time.perf_counter() - begun > MOST_S:
                 break
+        mixed = mixed_round(tier, buffers, num_tensors)
         record = tier.describe()
     result = {"name": "nvme", "bytes": num_bytes, "depth": depth, "tier": record}
     result |= {"piece_bytes": PIECE_BYTES, "file_system": file_system_of(root)}
@@ -175,6 +195,7 @@ def measure(root: Path, num_bytes: int, depth: int, rounds: int, backend: str) -
         result[f"{verb}_bytes_per_s"] = rate
         result[f"plain_{verb}_bytes_per_s"] = limit
         result[f"{verb}_ratio"] = rate / limit
+    result["read_and_write_bytes_per_s"] = mixed
     result["gpu_meanwhile"] = gpu or "none"
     return result
 

@@ -1,11 +1,15 @@
 """What NVMe homes cost a step against the same plan with those homes in DRAM.
 
-Claim: at most 1 % where the traffic fits its windows. The DRAM plan runs before and
-after the NVMe plan, so that a drift of the machine shows as their difference; once
-``--limit-s`` have passed the second of the two is left out. Prints one JSON line, and
-writes it to ``$OUT/nvme_step.json`` if OUT is set.
+``--move boundaries`` moves some of them; claim: at most 1 % where their traffic fits
+its windows. ``--move state`` moves the optimizer state of the last ``--state-layers``
+layers (0: of all parts), which costs what the step's other work does not cover. The
+DRAM plan runs before and after the NVMe plan, so that a drift of the machine shows as
+their difference; once ``--limit-s`` have passed the second of the two is left out.
+Prints one JSON line; if OUT is set, writes it there as ``nvme_step.json`` or
+``nvme_state.json``.
 
     python benchmarks/nvme_step.py --scale 3B --batch 64 --nvme 6,15,24 --scratch /data
+    python benchmarks/nvme_step.py --move state --state-layers 6 --scratch /data
 """
 
 from __future__ import annotations
@@ -27,9 +31,9 @@ from lazytrain.executor.engine import EngineOptions, StreamingEngine
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.scales import model_config
 from lazytrain.provenance import collect
-from lazytrain.schedule.plan import Home, Plan
+from lazytrain.schedule.plan import Part, Plan
 from lazytrain.tiers.nvme import NvmeTier
-from lazytrain.units import MIB
+from lazytrain.train.scratch import nvme_bytes
 
 
 def parse() -> argparse.Namespace:
@@ -39,7 +43,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--micro-batch", type=int, default=16)
+    parser.add_argument("--move", choices=("boundaries", "state"), default="boundaries")
     parser.add_argument("--nvme", default="6,15,24", help="boundaries to move")
+    parser.add_argument("--state-layers", type=int, default=6, help="last ones to move")
     parser.add_argument("--read-ahead", type=int, default=4, help="blocks")
     parser.add_argument("--body", default="compile")
     parser.add_argument("--warmup", type=int, default=2)
@@ -63,23 +69,39 @@ def parse() -> argparse.Namespace:
 
 
 def plan_with(args: argparse.Namespace, decoder: Decoder, letter: str) -> Plan:
-    """Return the plan whose chosen boundaries live where ``letter`` says."""
-    moved = {int(index) for index in args.nvme.split(",")}
+    """Return the plan whose chosen boundaries or state live where ``letter`` says."""
+    moved = {int(index) for index in args.nvme.split(",") if args.move != "state"}
     args.name = f"nvme-step-{letter}"
     args.homes = "".join(
         letter if index in moved else "G" for index in range(decoder.num_layers + 1)
     )
-    return made_plan(args, decoder).model_copy(
-        update={"read_ahead_blocks": args.read_ahead}
+    plan = made_plan(args, decoder)
+    parts = plan.parts
+    if args.move == "state" and letter == "N":
+        first = plan.num_layers - args.state_layers if args.state_layers else 0
+        chosen = {f"layer.{layer}" for layer in range(first, plan.num_layers)}
+        parts = tuple(
+            with_state_on_nvme(part)
+            if part.name in chosen or not args.state_layers
+            else part
+            for part in plan.parts
+        )
+    return plan.model_copy(
+        update={"read_ahead_blocks": args.read_ahead, "parts": parts}
     )
+
+
+def with_state_on_nvme(part: Part) -> Part:
+    """Return a part whose optimizer state lives on NVMe."""
+    state = part.optimizer_state.model_copy(update={"home": "nvme"})
+    return part.model_copy(update={"optimizer_state": state})
 
 
 def run(args: argparse.Namespace, letter: str) -> dict[str, Any]:
     """Measure one plan with an engine and a tier of its own."""
     config = model_config(MODELS[args.scale])
     plan = plan_with(args, Decoder(config), letter)
-    homes = zip(plan.homes, plan.boundaries, strict=True)
-    on_disk = sum(b.size_bytes + MIB for home, b in homes if home == Home.NVME)
+    on_disk = nvme_bytes(plan)
     with NvmeTier(args.scratch, on_disk, num_threads=args.threads_nvme) as tier:
         engine = StreamingEngine(
             config,
@@ -91,7 +113,8 @@ def run(args: argparse.Namespace, letter: str) -> dict[str, Any]:
             tier=tier,
         )
         try:
-            return {"tier": tier.describe(), "bytes": on_disk, **measure(args, engine)}
+            found = measure(args, engine)
+            return {"tier": tier.describe(), "bytes": tier.used_bytes, **found}
         finally:
             engine.close()
 
@@ -110,12 +133,17 @@ def main() -> None:
         "benchmark": "nvme_step",
         "model": MODELS[args.scale],
         "arguments": {k: str(v) for k, v in vars(args).items()},
+        # Written and read once a step.
         "nvme_bytes_per_step": nvme["bytes"],
         "nvme_step_s": nvme["step_s"],
         "dram_step_s": [found["step_s"] for found in dram],
         "extra_fraction": nvme["step_s"] / dram_s - 1,
         "same_losses": all(found["losses"] == nvme["losses"] for found in dram),
         "largest_loss_difference": max(abs(a - b) for a, b in pairs),
+        "host_peak_bytes": {
+            "dram": dram[0]["host_peak_bytes"],
+            "nvme": nvme["host_peak_bytes"],
+        },
         "tier": nvme["tier"],
         "breakdown_s": {"dram": dram[0]["breakdown_s"], "nvme": nvme["breakdown_s"]},
         "seconds": time.perf_counter() - begun,
@@ -124,7 +152,8 @@ def main() -> None:
     line = json.dumps(record)
     sys.stdout.write(line + "\n")
     if out := os.environ.get("OUT"):
-        (Path(out) / "nvme_step.json").write_text(line + "\n")
+        name = "nvme_state.json" if args.move == "state" else "nvme_step.json"
+        (Path(out) / name).write_text(line + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What one step of a plan takes, what it waits for, and how full each tier gets.
 
-Three consecutive steps are laid out; the last two differ by the steady step time, with
+A few consecutive steps are laid out; the last two differ by the steady step time, with
 updates overlapping the next forward as they do in a real run.
 """
 
@@ -16,7 +16,17 @@ from lazytrain.schedule.step_tasks import StepBuilder, StepMarks
 from lazytrain.schedule.timeline import Task, Timeline
 
 STEPS = 3
-RESOURCES = ("compute", "h2d", "d2h", "nvme_read", "nvme_write", "optimizer")
+# A disk that lags behind the updates takes a few steps to show its whole time.
+STREAMED_STEPS = 8
+RESOURCES = (
+    "compute",
+    "h2d",
+    "d2h",
+    "nvme_read",
+    "nvme_write",
+    "nvme_state",
+    "optimizer",
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,9 @@ def simulate(plan: Plan, instance: Instance) -> Simulation:
     """Return the steady step of a plan under an instance's rates and times."""
     line = Timeline()
     builder = StepBuilder(plan, instance, line)
-    marks = [builder.add_step() for _ in range(STEPS)]
+    streams = any(part.optimizer_state.home == "nvme" for part in plan.parts)
+    steps = STREAMED_STEPS if streams else STEPS
+    marks = [builder.add_step() for _ in range(steps)]
     line.run()
     begin = line.tasks[marks[-2].end].end_s
     end = line.tasks[marks[-1].end].end_s

@@ -1,7 +1,9 @@
 """Updates as tasks of a timeline, with state that is read and written around them.
 
 State on NVMe moves in units: two are read ahead of the one that is updated, a unit is
-read behind its own last write, and a staging page is free once it has been written.
+read behind its own last write, and a staging page is free once it has been written. One
+disk serves both ways in turn: a benchmark of both at once moved the bytes of half of
+each rate.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.staging import STATE_SLOTS, UNIT_PARAMETERS
 from lazytrain.schedule.timeline import Timeline
 
+RESOURCE = "nvme_state"
 READ_AHEAD = STATE_SLOTS - 2
 
 
@@ -55,7 +58,7 @@ class StateTasks:
             share = 1 / units
             read = self._line.add(
                 f"state in {name}",
-                "nvme_read",
+                RESOURCE,
                 parameters * share * self._read_s,
                 self._may_be_read(name, unit),
                 0,
@@ -66,7 +69,7 @@ class StateTasks:
             )
             write = self._line.add(
                 f"state out {name}",
-                "nvme_write",
+                RESOURCE,
                 parameters * share * self._write_s,
                 (done,),
                 0,

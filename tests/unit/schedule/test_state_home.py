@@ -153,18 +153,17 @@ def test_state_that_the_step_covers_costs_nothing(make_instance):
     instance = timed(make_instance, state_read_s=1e-4, state_write_s=1e-4)
     result = simulate(keep_all(instance), instance)
     assert result.step_s == pytest.approx(16, rel=0.02)
-    assert result.busy_s["nvme_read"] == pytest.approx(0.4)
-    assert result.busy_s["nvme_write"] == pytest.approx(0.4)
+    # One disk reads and writes in turn.
+    assert result.busy_s["nvme_state"] == pytest.approx(0.8)
 
 
 def test_a_disk_slower_than_the_step_sets_its_pace(make_instance):
-    # Four parts of 10 s each way: the disk alone needs 40 s.
-    instance = timed(make_instance, state_read_s=1e-2, state_write_s=1e-2)
+    # Four parts of 5 s each way: the disk alone needs 40 s.
+    instance = timed(make_instance, state_read_s=5e-3, state_write_s=5e-3)
     result = simulate(keep_all(instance), instance)
-    assert 40 <= result.step_s <= 56
-    assert result.exposed_s["nvme_read"] > 20
-    # The update order is the forward's, so compute goes on behind the first parts.
-    assert result.step_s < 16 + 40
+    # Compute goes on behind the first parts, which update first.
+    assert 40 <= round(result.step_s, 6) < 16 + 40
+    assert result.exposed_s["nvme_state"] > 20
 
 
 def test_units_are_whole_blocks_and_auto_respects_the_order(make_instance):
@@ -202,5 +201,6 @@ def test_the_estimator_knows_state_on_nvme():
         moved.cpu_bytes["optimizer_state"] == moved.cpu_bytes["master_remainder"] == 0
     )
     assert moved.cpu_bytes["state_staging"] == 4 * 10 * UNIT_PARAMETERS
-    # 31 GB a step each way at 1.6 and 2.4 GB/s.
-    assert moved.step_s > 19
+    # 31 GB a step each way at 1.6 and 2.4 GB/s: 32 s, less than that beside compute.
+    assert 32 < moved.step_s < 36
+    assert moved.exposed_s["nvme_state"] > 20

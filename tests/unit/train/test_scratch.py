@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from streaming import plan_for, small_config
 from test_run import request
 
@@ -23,9 +25,10 @@ def asked(tmp_path):
     manifest = split_rows(rows, SplitSettings("grouped", 0, 0.7), source="synthetic")
     write(manifest, tmp_path / "split.json")
 
-    def make(plan, **settings):
-        write(plan, tmp_path / "plan.json")
-        plain = request(tmp_path, tmp_path / "out", plan=tmp_path / "plan.json")
+    def make(plan, out="out", run=(), **settings):
+        path = tmp_path / f"{out}.plan.json"
+        write(plan, path)
+        plain = request(tmp_path, tmp_path / out, plan=path, **dict(run))
         values = plain.config.model_dump() | {
             "scratch": str(tmp_path / "scratch"),
             "nvme": NvmeSettings(**settings).model_dump(),
@@ -71,3 +74,36 @@ def test_a_run_without_nvme_has_no_tier(asked, tmp_path):
 def test_a_backend_that_is_not_there_is_refused(asked):
     with pytest.raises(InvalidInput, match="gds"):
         run_row(asked(plan(homes("N")), backend="gds"))
+
+
+def with_state(plan, home):
+    """Return the plan with all optimizer state in one home."""
+
+    def moved(part):
+        state = part.optimizer_state.model_copy(update={"home": home})
+        return part.model_copy(update={"optimizer_state": state})
+
+    return plan.model_copy(update={"parts": tuple(map(moved, plan.parts))})
+
+
+def test_a_run_goes_on_where_its_state_lives_elsewhere(asked, tmp_path):
+    """Two steps with state on disk equal one there and one in memory, both ways."""
+    ends = {}
+    for first, second in (("cpu", "cpu"), ("nvme", "cpu"), ("cpu", "nvme")):
+        name = f"{first}-{second}"
+        made = plan(homes("G"))
+        run = {"purpose": "quality", "save_every": 1}
+        whole = run_row(asked(with_state(made, first), name, run))
+        assert bool(whole.nvme) == (first == "nvme")
+        saved = tmp_path / name / "checkpoints" / "step-000001"
+        run = {"purpose": "quality", "resume": str(saved)}
+        rest = run_row(asked(with_state(made, second), f"{name}-rest", run))
+        assert bool(rest.nvme) == (second == "nvme")
+        assert rest.num_steps == 2
+        for out in (name, f"{name}-rest"):
+            ends[out] = load_file(tmp_path / out / "weights" / "model.safetensors")
+    expected = ends["cpu-cpu"]
+    for out, weights in ends.items():
+        for key, tensor in expected.items():
+            assert torch.equal(weights[key], tensor), (out, key)
+    assert list((tmp_path / "scratch").iterdir()) == []

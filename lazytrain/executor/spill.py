@@ -103,6 +103,12 @@ class BounceBuffers:
 class NvmeHome:
     """A boundary's place in a file.
 
+    Bytes that come back different stop the step with the boundary's number; they are
+    not recomputed. The step's uploads are one fixed row, made before it begins, with
+    no visit to spare for layers that the plan did not mean to run again, and a disk
+    that lied once may lie in what was not checked: what helps is another disk and the
+    last checkpoint.
+
     Args:
         name: Key of the boundary in the tier, also used in tickets.
         tier: Where the bytes go.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import ValidationError
 
@@ -13,6 +13,7 @@ from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract, sha256_text, write_lines
 
 Role = Literal["system", "user", "assistant", "tool"]
+ASKING: Final = ("user", "tool")
 
 
 class Message(Contract):
@@ -47,6 +48,12 @@ class Row(Contract):
         question = Message(role=self.query_role, content=self.query)
         answer = Message(role="assistant", content=self.response)
         return [*self.history, question, answer]
+
+    @property
+    def asked(self) -> str:
+        """Everything that was asked: of a multi-turn row, all turns but answers."""
+        earlier = [turn.content for turn in self.history if turn.role in ASKING]
+        return "\n".join([*earlier, self.query])
 
 
 def content_sha256(row: Row) -> str:

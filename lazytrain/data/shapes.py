@@ -14,12 +14,11 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from lazytrain.data.files import Record
-from lazytrain.data.rows import Message, Role, Row
+from lazytrain.data.rows import ASKING, Message, Role, Row
 from lazytrain.records import Contract
 
 Formatting = Literal["auto", "alpaca", "sharegpt", "openai", "query"]
 PAIRS: Final = (("query", "response"), ("question", "answer"))
-ASKING: Final = ("user", "tool")
 
 
 class Columns(Contract):
@@ -234,12 +233,14 @@ def _row(messages: Sequence[Message], record: Record, row_id: int) -> Row:
     if any(not turn.content for turn in turns):
         raise Unusable("empty question" if len(turns) == 2 else "empty messages")
     question = messages[-2]
+    # One common last turn ("go on") does not make two conversations the same.
+    asked = "\n".join(turn.content for turn in turns if turn.role in ASKING)
     return Row(
         row_id=row_id,
         query=question.content,
         query_role=question.role,
         response=turns[-1].content,
-        original_question=_label(record.get("original_question")) or question.content,
+        original_question=_label(record.get("original_question")) or asked,
         type=_label(record.get("type")) or "question",
         history=tuple(messages[:-2]),
     )

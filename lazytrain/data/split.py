@@ -197,7 +197,7 @@ def _roots(rows: Sequence[Row]) -> dict[str, str]:
 
     for row in rows:
         one = find(question_key(row.original_question))
-        other = find(question_key(row.query))
+        other = find(question_key(row.asked))
         parent[max(one, other)] = min(one, other)
     return {key: find(key) for key in list(parent)}
 

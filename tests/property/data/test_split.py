@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lazytrain.config import SyntheticSettings
 from lazytrain.data.metamath import load_rows
-from lazytrain.data.rows import Row
+from lazytrain.data.rows import Message, Row
 from lazytrain.data.split import (
     SplitSettings,
     count_shared,
@@ -144,3 +144,29 @@ def test_hashes_ignore_order_and_see_every_change():
     assert rows_sha256(rows) == rows_sha256(rows[::-1])
     assert rows_sha256(rows) != rows_sha256([*rows, rows[0]])
     assert count_shared(rows, [0], [1]) == 0
+
+
+def test_conversations_with_the_same_last_turn_are_not_one_question():
+    history = [
+        (
+            Message(role="user", content=f"Say {n}."),
+            Message(role="assistant", content="."),
+        )
+        for n in (0, 1, 2, 3, 4, 5, 0, 1)
+    ]
+    rows = [
+        Row(
+            row_id=place,
+            query="Again, please.",
+            response=str(place),
+            original_question=f"{turns[0].content}\nAgain, please.",
+            type="question",
+            history=turns,
+        )
+        for place, turns in enumerate(history)
+    ]
+    manifest = split_rows(rows, SplitSettings("grouped", 0, 0.5), source="talks")
+    assert 2 <= len(manifest.train.row_ids) <= 6
+    assert manifest.shared_questions == 0
+    for one, other in ((0, 6), (1, 7)):
+        assert (one in manifest.train.row_ids) == (other in manifest.train.row_ids)

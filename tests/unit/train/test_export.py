@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from smollm2 import gguf_or_skip
 from streaming import small_config
 from test_checkpoint_kill import make_request
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -27,7 +27,6 @@ from lazytrain.train.source import Source, load_source
 from lazytrain.train.weights_io import save_pretrained
 
 CPU = torch.device("cpu")
-SMOLLM2 = "LAZYTRAIN_SMOLLM2_GGUF"
 
 
 def origin(name="3B-mini", dtype=torch.float32, layers=4) -> Origin:
@@ -194,9 +193,7 @@ def test_a_folder_without_checkpoints_is_no_empty_list(tmp_path):
 
 @pytest.mark.slow
 def test_a_real_model_trains_twenty_steps_and_exports(tmp_path):
-    path = os.environ.get(SMOLLM2, "")
-    if not Path(path).is_file():
-        pytest.skip(f"{SMOLLM2} names no file: it is SmolLM2-135M-Instruct's GGUF")
+    path = str(gguf_or_skip())
     questions = [
         {
             "query": f"What is {n} plus {n + 1}?",
@@ -216,6 +213,7 @@ def test_a_real_model_trains_twenty_steps_and_exports(tmp_path):
         "num_steps": 20,
         "learning_rate": 1e-4,
         "eval_rows": 4,
+        "exact_match": {"after": "sample", "rows": 4, "max_new_tokens": 24},
         "save_every": 10,
         "keep_checkpoints": 1,
         "budgets": {"gpu_cap": "1GiB", "cpu_activations": "64MiB"},

@@ -54,6 +54,10 @@ def layers(
     out: OutOption,
     accelerator: Annotated[str, typer.Option(help="auto, or a sheet id")] = "auto",
     source: FromOption = None,
+    level: Annotated[
+        list[str] | None,
+        typer.Option(help="save level of a compiled layer to measure; may be repeated"),
+    ] = None,
 ) -> None:
     """Measure bytes and seconds of each layer type of one scale."""
     from lazytrain.profile.accelerator import resolve_accelerator
@@ -66,5 +70,7 @@ def layers(
         write(reuse_layers(source, rows, accelerator, scale, settings), out)
         return
     from lazytrain.profile.layers import measure_layers
+    from lazytrain.profile.menu import menu_of
 
-    write(measure_layers(rows, resolve_accelerator(accelerator), scale, settings), out)
+    found = resolve_accelerator(accelerator)
+    write(measure_layers(rows, found, scale, settings, menu_of(level or [])), out)

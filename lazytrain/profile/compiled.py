@@ -20,11 +20,10 @@ from lazytrain.executor.handles import Rebinder
 from lazytrain.executor.layers import LayerRunner, Place
 from lazytrain.executor.layout import Layout
 from lazytrain.models.decoder import Decoder, layer_part
+from lazytrain.profile.menu import MENU
 from lazytrain.records import LayerCost, SaveLevel
 
 REPEATS = 7
-# What the planner may choose from: beyond these, neighbours differ by noise.
-MENU = ("inputs", "keep-0.2", "keep-0.5", "all")
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,7 @@ def measure_compiled_layer(
     shape: tuple[int, int],
     device: torch.device,
     dtype: torch.dtype,
+    menu: Sequence[str] = MENU,
 ) -> LayerCost:
     """Measure one layer type with its compiled body; ``shape`` is ``[rows, tokens]``.
 
@@ -165,7 +165,7 @@ def measure_compiled_layer(
         raise InvalidInput("body", "compile", "profile it on a GPU, or use eager")
     layer = ResidentLayer(config, index, shape, device, dtype)
     boundary_bytes = shape[0] * shape[1] * config.hidden_size * dtype.itemsize
-    levels, workspace = measure_levels(layer, boundary_bytes)
+    levels, workspace = measure_levels(layer, boundary_bytes, menu)
     return LayerCost(
         layer_type=name,
         num_parameters=layer.num_parameters,

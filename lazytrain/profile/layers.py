@@ -7,7 +7,7 @@ recomputation costs ``rho_j`` (Section 3) are made from these seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from lazytrain.models.mixer import own_mixers
 from lazytrain.models.scales import model_config
 from lazytrain.profile.bandwidth import fastest_s
 from lazytrain.profile.hardware import device_for, dtype_of, settings_for
+from lazytrain.profile.menu import MENU
 from lazytrain.provenance import collect
 from lazytrain.records import LayerCost, LayerProfile, SaveLevel
 
@@ -218,7 +219,7 @@ def measure_layer(bench: Bench, decoder: Any, index: int, name: str) -> LayerCos
 
 
 def _measured(
-    bench: Bench, decoder: Any, index: int, name: str, body: str
+    bench: Bench, decoder: Any, index: int, name: str, body: str, menu: Sequence[str]
 ) -> LayerCost:
     """Measure one layer type with the body it will run with."""
     if body != "compile":
@@ -227,7 +228,7 @@ def _measured(
 
     shape = (bench.micro_batch, bench.seq_len)
     return measure_compiled_layer(
-        bench.config, index, name, shape, bench.device, bench.dtype
+        bench.config, index, name, shape, bench.device, bench.dtype, menu
     )
 
 
@@ -268,7 +269,12 @@ def _loss_s(bench: Bench, decoder: Any, chunk_tokens: int) -> float:
 
 
 def measure_model(
-    bench: Bench, accelerator: str, scale: str, model: str, settings: ExecutorSettings
+    bench: Bench,
+    accelerator: str,
+    scale: str,
+    model: str,
+    settings: ExecutorSettings,
+    menu: Sequence[str] = MENU,
 ) -> LayerProfile:
     """Measure every layer type of one model, its embedding and its loss."""
     decoder = skeleton(bench.config)
@@ -285,7 +291,7 @@ def measure_model(
         seq_len=bench.seq_len,
         layer_types=kinds,
         layers=tuple(
-            _measured(bench, decoder, kinds.index(kind), kind, settings.body)
+            _measured(bench, decoder, kinds.index(kind), kind, settings.body, menu)
             for kind in dict.fromkeys(kinds)
         ),
         embedding_parameters=table,
@@ -313,13 +319,20 @@ def bench_for(
 
 
 def measure_layers(
-    rows: list[RunRow], accelerator: str, scale: str, config: PipelineConfig
+    rows: list[RunRow],
+    accelerator: str,
+    scale: str,
+    config: PipelineConfig,
+    menu: Sequence[str] = MENU,
 ) -> LayerProfile:
-    """Measure every layer type of one scale; the sheet names model and length."""
+    """Measure every layer type of one scale; the sheet names model and length.
+
+    ``menu`` names the save levels that a compiled layer is measured at.
+    """
     found = rows_of(rows, accelerator, scale)
     settings = settings_for(config, accelerator).executor
     row = found[0]
     batch = max(r.batch for r in found)
     shape = model_config(row.model)
     bench = bench_for(shape, accelerator, batch, row.seq_len, settings)
-    return measure_model(bench, accelerator, scale, row.model, settings)
+    return measure_model(bench, accelerator, scale, row.model, settings, menu)

@@ -47,7 +47,7 @@ class ExecutorSettings(Contract):
     gradient_drain: Literal["auto", "whole", "as-consumed"] = Field(
         default="auto",
         description="as-consumed keeps gradients in HBM until their update; auto does "
-        "so where the host cannot hold them",
+        "so where the host would be short of memory otherwise",
     )
 
 

@@ -45,6 +45,8 @@ OPTIMIZERS = {system.name: system.optimizer for system in systems.ALL}
 # What stays free of a device's or a host's memory for everything not modelled.
 HOST_SHARE = 0.9
 DISK_SHARE = 0.5
+# The most of a host's capacity that a step's fixed part may take before gradients wait.
+DRAIN_SHARE = 7 / 8
 
 
 def derive_instance(
@@ -225,11 +227,12 @@ def with_drain(
 ) -> Execution:
     """Return the run with its gradients' way down decided.
 
-    They are drained only as they are consumed if the host could not hold them all.
+    They are drained only as they are consumed if holding them all would leave the host
+    less than an eighth for boundaries and for the process itself.
     """
     wanted = settings.executor.gradient_drain
     if wanted == "auto":
-        room = host_capacity(settings, hardware)
+        room = DRAIN_SHARE * host_capacity(settings, hardware)
         wanted = "whole" if host_bytes(parts, run).total <= room else "as-consumed"
     return run.model_copy(update={"gradient_drain": wanted})
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.check import check
-from lazytrain.schedule.derive import derive_instance, micro_batch
+from lazytrain.schedule.derive import DRAIN_SHARE, derive_instance, micro_batch
 from lazytrain.schedule.instance import Execution, PartSpec
 from lazytrain.schedule.memory import ModelSizes, device_bytes, host_bytes
 from lazytrain.schedule.solve import solve
@@ -204,7 +206,12 @@ def test_gradients_wait_in_hbm_where_the_host_cannot_hold_them(
     roomy = derive_instance(hardware, layers, make_row(), config)
     assert roomy.execution.gradient_drain == "whole"
     held = roomy.fixed_bytes.cpu
-    config = make_config("1GiB", host_capacity=f"{held - 1}B", nvme_activations="0B")
+    tightest = math.ceil(held / DRAIN_SHARE)
+    enough = make_config("1GiB", host_capacity=f"{tightest}B", nvme_activations="0B")
+    instance = derive_instance(hardware, layers, make_row(), enough)
+    assert instance.execution.gradient_drain == "whole"
+    small = f"{tightest - 2}B"
+    config = make_config("1GiB", host_capacity=small, nvme_activations="0B")
     tight = derive_instance(hardware, layers, make_row(), config)
     assert tight.execution.gradient_drain == "as-consumed"
     gradients = [p.gradient_bytes for p in tight.parts if p.kind == "layer"]

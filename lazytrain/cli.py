@@ -28,6 +28,8 @@ COMMANDS = {
     "render": "schedule",
     "published": "schedule",
     "compare": "schedule",
+    "tighten": "tight",
+    "windows": "tight",
     "estimate": "estimate",
     "fit": "estimate",
     "run": "run",

@@ -1,0 +1,40 @@
+"""Table 7 and Figure 4 of the machine at hand, or of one that was recorded."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TARGETS = ("results/table7_{}.csv", "results/figures/figure4_{}.svg")
+CASE = {
+    "nvme_instance": 1,
+    "nvme_tighten": 2,
+    "nvme_solve": 2,
+    "nvme_table": 1,
+    "nvme_figure": 1,
+}
+
+pytestmark = pytest.mark.workflow
+
+
+def test_the_case_needs_profiles_and_no_training(workspace):
+    jobs = workspace.planned(*(name.format("cpu") for name in TARGETS))
+    jobs.pop("total", None)
+    assert jobs == CASE | {"profile_hardware": 1, "profile_layers": 1}
+    assert workspace.planned()["nvme_figure"] == 1
+    smoke = workspace.planned("--configfile", "config/smoke.yaml")
+    assert smoke["nvme_table"] == 1
+
+
+def test_a_recorded_machine_needs_nothing_measured(workspace):
+    kept = ROOT / "results" / "recorded" / "h200" / "profile" / "h200"
+    folder = workspace.folder / "results" / "recorded" / "h200"
+    shutil.copytree(kept, folder / "profile" / "h200")
+    record = folder / "3B" / "lazytrain" / "record.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"accelerator": "h200", "purpose": "throughput"}')
+    words = (*(name.format("h200") for name in TARGETS), "--config")
+    assert workspace.planned(*words, "records=recorded/h200") == CASE
+    done = workspace.snakemake("-n", *words, "records=recorded/h200")
+    assert "profile/h200/7B/layers.json" in done.stdout

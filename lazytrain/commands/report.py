@@ -150,6 +150,35 @@ def figure(
 
 
 @report.command()
+def curves(
+    out: Out,
+    records: Records = None,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV of every evaluation as well")
+    ] = None,
+) -> None:
+    """Draw loss and exact match along trainings, from the files beside records."""
+    from lazytrain.report import curves as drawn
+    from lazytrain.report.frames import write_table
+
+    found = drawn.courses(records or [])
+    drawn.curves_figure(found, out)
+    if table is not None:
+        write_table(drawn.curve_table(found), drawn.CurveRow, table)
+
+
+@report.command()
+def leak(out: Out, records: Records = None) -> None:
+    """Write what test rows share with training rows, by kind of split."""
+    from lazytrain.records import LeakRecord
+    from lazytrain.report.frames import write_table
+    from lazytrain.report.leak import LeakRow, leak_table
+
+    found = [read(LeakRecord, path) for path in records or []]
+    write_table(leak_table(found), LeakRow, out)
+
+
+@report.command()
 def glance(
     folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
     document: Annotated[

@@ -51,15 +51,14 @@ def table4(
     """Return exact match by scale and system (Table 4).
 
     Every scale that the sheet trains to an accuracy shows all four of the paper's
-    systems; a system without a run is ``n/a``.
+    systems, and others that the sheet adds; a system without a run is ``n/a``.
     """
     found = {(r.accelerator, r.scale, r.system): r for r in records}
     printed = printed_table4(paper)
     scales = {(row.accelerator, row.scale): row for row in rows if row.table4}
-    keys = sorted(
-        ((acc, scale, system) for acc, scale in scales for system in SYSTEMS),
-        key=lambda key: order(*key),
-    )
+    paper_systems = {(acc, scale, name) for acc, scale in scales for name in SYSTEMS}
+    added = {(row.accelerator, row.scale, row.system) for row in rows if row.table4}
+    keys = sorted(paper_systems | added, key=lambda key: order(*key))
     return [
         _accuracy_row(scales[key[:2]], key[2], found.get(key), printed) for key in keys
     ]

@@ -34,19 +34,21 @@ COLOURS = (
 BAR_WIDTH = 0.8
 
 
-def _figure(num_axes: int) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with one row of axes and a fixed look."""
+def new_figure(num_axes: int, num_rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure with rows of axes and a fixed look; axes come row by row."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "lazytrain"
     mpl.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(5.5 * max(num_axes, 1), 3.6), layout="constrained")
-    axes = figure.subplots(1, max(num_axes, 1), squeeze=False)[0]
-    return figure, list(axes)
+    columns = max(num_axes, 1)
+    size = (5.5 * columns, 3.6 * num_rows)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(num_rows, columns, squeeze=False)
+    return figure, list(axes.flat)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as SVG without a date, atomically."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -93,7 +95,7 @@ def grouped_bars(
 def throughput_figure(rows: Sequence[ThroughputRow], path: Path) -> None:
     """Draw tokens per second by scale and system, one panel per accelerator."""
     accelerators = sorted({row.accelerator for row in rows})
-    figure, panels = _figure(len(accelerators))
+    figure, panels = new_figure(len(accelerators))
     for axes, accelerator in zip(panels, accelerators, strict=False):
         shown = [row for row in rows if row.accelerator == accelerator]
         groups = list(dict.fromkeys(_label(row) for row in shown))
@@ -103,13 +105,13 @@ def throughput_figure(rows: Sequence[ThroughputRow], path: Path) -> None:
         axes.set_title(f"{accelerator}: {'; '.join(devices) or 'n/a'}", fontsize=9)
         axes.set_ylabel("tokens per second")
         axes.legend(fontsize=7, frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def quality_figure(rows: Sequence[AccuracyRow], path: Path) -> None:
     """Draw exact match after training, with a line where it stood before."""
     groups = list(dict.fromkeys(_label(row) for row in rows))
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure(1)
     cells = {(_label(row), row.system): row.exact_match_percent for row in rows}
     grouped_bars(axes, cells, groups)
     for place, group in enumerate(groups):
@@ -123,7 +125,7 @@ def quality_figure(rows: Sequence[AccuracyRow], path: Path) -> None:
     axes.set_ylabel("exact match, %")
     axes.set_title("after training; dotted: before", fontsize=9)
     axes.legend(fontsize=7, frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _label(row: ThroughputRow | AccuracyRow) -> str:

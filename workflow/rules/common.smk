@@ -118,6 +118,13 @@ def evaluation_files() -> list[str]:
     ]
 
 
+def course_files() -> list[str]:
+    """Return the records of the trainings behind Figure 6."""
+    if not IS_MEASURED:
+        return recorded_files("record.json", "quality")
+    return [str(Path(name).with_name("record.json")) for name in evaluation_files()]
+
+
 def evaluation_options() -> str:
     """Return the evaluations as options of a command."""
     return " ".join(f"--evaluation {name}" for name in evaluation_files())

@@ -10,6 +10,7 @@ localrules:
     compare,
     figure_throughput,
     figure_quality,
+    figure6,
 
 
 rule table2:
@@ -197,3 +198,28 @@ rule figure_quality:
         code=fingerprint("report"),
     shell:
         "lazytrain report figure quality {input.table} --out {output.figure} 2> {log}"
+
+
+rule figure6:
+    input:
+        records=course_files(),
+    output:
+        figure=report(
+            ensure("results/figures/figure6.svg", non_empty=True),
+            caption="../report/figure6.rst",
+            category="Accuracy",
+        ),
+        table=report(
+            ensure("results/figure6.csv", non_empty=True),
+            caption="../report/figure6.rst",
+            category="Accuracy",
+        ),
+    log:
+        "logs/report/figure6.log",
+    conda:
+        "../../envs/pipeline.yaml"
+    params:
+        code=fingerprint("report"),
+    shell:
+        "lazytrain report curves {input.records} --out {output.figure}"
+        " --table {output.table} 2> {log}"

@@ -5,30 +5,37 @@
 NVME_SCALE = "7B"
 
 
-def nvme_cases() -> dict[str, str]:
-    """Return the scale whose layers were measured, for each accelerator shown."""
-    ours = [row for row in SHEET if row.system == "lazytrain"]
-    known = {(row.accelerator, row.scale) for row in ours}
-    found = {
-        (row.accelerator, row.scale) for row in ours if row.accelerator == ACCELERATOR
+def nvme_cases() -> dict[str, Path]:
+    """Return the layer profile behind the case of each accelerator shown.
+
+    Profiles lie in `{accelerator}/{scale}/layers.json`, wherever that folder is.
+    """
+    known = {
+        (row.accelerator, row.scale): Path("results/profile")
+        for row in SHEET
+        if row.system == "lazytrain"
     }
+    found = [
+        folder.joinpath(*pair, "layers.json")
+        for pair, folder in known.items()
+        if pair[0] == ACCELERATOR
+    ]
     if not IS_MEASURED:
-        found = {Path(name).parts[-3:-1] for name in recorded_files("layers.json")}
+        paths = map(Path, recorded_files("layers.json"))
+        found = [path for path in paths if path.parts[-3:-1] in known]
     # The preferred scale comes last and stays.
-    order = sorted(found & known, key=lambda pair: (pair[1] == NVME_SCALE, pair))
-    return dict(order)
+    found.sort(key=lambda path: (path.parts[-2] == NVME_SCALE, path))
+    return {path.parts[-3]: path for path in found}
 
 
-def nvme_profile(name: str):
-    """Return an input: a profile of the case's accelerator, measured or recorded."""
-    folder = "profile" if IS_MEASURED else f"{SETTINGS.records}/profile"
-    pattern = f"results/{folder}/{{accelerator}}/{name}"
+def nvme_layers(wildcards) -> str:
+    """Return the layer profile of a case."""
+    return nvme_cases()[wildcards.accelerator].as_posix()
 
-    def path(wildcards) -> str:
-        scale = nvme_cases()[wildcards.accelerator]
-        return pattern.format(accelerator=wildcards.accelerator, scale=scale)
 
-    return path
+def nvme_hardware(wildcards) -> str:
+    """Return the hardware profile of a case."""
+    return (nvme_cases()[wildcards.accelerator].parents[1] / "hardware.json").as_posix()
 
 
 def nvme_outputs() -> list[str]:
@@ -44,8 +51,8 @@ localrules:
 
 rule nvme_instance:
     input:
-        hardware=nvme_profile("hardware.json"),
-        layers=nvme_profile("{scale}/layers.json"),
+        hardware=nvme_hardware,
+        layers=nvme_layers,
     output:
         instance=ensure("results/nvme/{accelerator}/measured.json", non_empty=True),
     log:
@@ -60,7 +67,7 @@ rule nvme_instance:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("schedule.derive", "schedule.memory", "systems"),
         settings=settings_of("accelerators", "optimizer"),
-        scale=lambda wildcards: nvme_cases()[wildcards.accelerator],
+        scale=lambda wildcards: nvme_cases()[wildcards.accelerator].parts[-2],
     shell:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"
         " --layers {input.layers} --accelerator {wildcards.accelerator}"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lazytrain.errors import InvalidInput
+from lazytrain.evaluate.live import live_model
 from lazytrain.evaluate.streamed import (
     fits,
     folder_bytes,
@@ -18,6 +19,7 @@ from lazytrain.evaluate.streamed import (
     streamed_model,
 )
 from lazytrain.models.decoder import Decoder
+from lazytrain.models.gguf import GgufFile, gguf_config, is_gguf
 
 Stream = Literal["auto", "always", "never"]
 log = logging.getLogger(__name__)
@@ -30,10 +32,11 @@ def device_for(accelerator: str) -> torch.device:
 
 
 def load_model(folder: Path, device: torch.device, stream: Stream = "auto") -> Any:
-    """Load a Hugging Face folder for generation, in the type it was saved in.
+    """Load a model for generation, in the type it was saved in.
 
     Args:
-        folder: The model's folder.
+        folder: The model's Hugging Face folder, or its GGUF file, which is unpacked to
+            bfloat16 on a GPU and to float32 elsewhere.
         device: Where to generate.
         stream: Whether layers stream through the device; ``auto``: if it cannot hold
             them all.
@@ -43,6 +46,8 @@ def load_model(folder: Path, device: torch.device, stream: Stream = "auto") -> A
     """
     from transformers import AutoModelForCausalLM
 
+    if is_gguf(folder):
+        return _gguf_model(folder, device, stream)
     if not (folder / "config.json").is_file():
         raise InvalidInput("weights", str(folder), "the folder holds no config.json")
     is_large = stream == "auto" and not fits(folder_bytes(folder), device)
@@ -55,6 +60,17 @@ def load_model(folder: Path, device: torch.device, stream: Stream = "auto") -> A
         reason = str(error).splitlines()[0]
         raise InvalidInput("weights", str(folder), reason) from error
     return model.to(device)
+
+
+def _gguf_model(path: Path, device: torch.device, stream: Stream) -> Any:
+    """Return the model of a GGUF file."""
+    config = gguf_config(path)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    size = Decoder(config).num_parameters * dtype.itemsize
+    if stream == "always" or (stream == "auto" and not fits(size, device)):
+        log.warning("%s: layers stream through %s", path, device)
+        return streamed_model(config, GgufFile(path), device, dtype)
+    return live_model(config, GgufFile(path), device, dtype)
 
 
 class InitialWeights(Mapping[str, Tensor]):

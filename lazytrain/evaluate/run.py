@@ -129,16 +129,26 @@ def _initial(
     if run is None or "weights" not in run.seeds:
         return None
     seed = run.seeds["weights"]
-    if _was_pretrained(request):
+    pretrained = _pretrained(request)
+    if pretrained is not None:
+        begun = Path(pretrained)
+        if begun.exists():
+            return lambda trained, device: load_model(begun, device, request.stream)
         log.warning("give --initial-weights to evaluate the pretrained weights")
         return None
     return lambda trained, device: initial_model(trained, seed, device)
 
 
-def _was_pretrained(request: Request) -> bool:
+def _pretrained(request: Request) -> str | None:
+    """Return the weights that the pipeline's runs begin with, if they are not drawn."""
     if request.config is None:
-        return False
-    return load_yaml(PipelineConfig, request.config).weights != "random"
+        return None
+    weights = load_yaml(PipelineConfig, request.config).weights
+    return None if weights == "random" else weights
+
+
+def _weights_file(weights: Path) -> Path:
+    return weights if weights.is_file() else weights / "model.safetensors"
 
 
 def _made_from(request: Request, record_path: Path | None) -> dict[str, str]:
@@ -146,7 +156,7 @@ def _made_from(request: Request, record_path: Path | None) -> dict[str, str]:
     files = {
         "split": request.split,
         "record": record_path,
-        "weights": request.weights / "model.safetensors",
+        "weights": _weights_file(request.weights),
         "data": Path(request.data) if request.data else None,
     }
     return {

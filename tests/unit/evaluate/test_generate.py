@@ -4,9 +4,15 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from smollm2 import gguf_or_skip
+from transformers import AutoModelForCausalLM, GgufConfig
 
-from lazytrain.config import SyntheticSettings
+from lazytrain.config import (
+    AcceleratorSettings,
+    PipelineConfig,
+    Purpose,
+    SyntheticSettings,
+)
 from lazytrain.data.metamath import load_rows
 from lazytrain.data.prompts import load_tokenizer, prompt_text
 from lazytrain.data.rows import write_rows
@@ -125,6 +131,54 @@ def test_an_evaluation_keeps_every_prediction_before_and_after(run_folder):
     budget = found.max_new_tokens
     text = generate(initial, TOKENIZER, [prompt_text(first, TOKENIZER)], budget, 1)
     assert found.before_predictions[0].text == text[0]
+
+
+def test_pretrained_runs_are_compared_with_the_weights_they_began_with(
+    run_folder, tmp_path
+):
+    """The pipeline's configuration names them; no option has to."""
+    begun = initial_model(_tiny(), 9, torch.device("cpu"))
+    begun.save_pretrained(tmp_path / "begun")
+    purpose = Purpose(num_steps=1, warmup_steps=0, learning_rate=1e-3)
+    settings = AcceleratorSettings(throughput=purpose, quality=purpose)
+    config = PipelineConfig(
+        weights=str(tmp_path / "begun"), accelerators={"cpu": settings}
+    )
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    request = Request(
+        run_folder / "out" / "weights",
+        split=run_folder / "split.json",
+        limit=3,
+        config=tmp_path / "config.json",
+        max_new_tokens=6,
+    )
+    found = run_evaluation(request)
+    rows = load_rows("synthetic", SyntheticSettings(num_questions=12)).rows
+    prompts = [prompt_text(rows[p.row_id], TOKENIZER) for p in found.before_predictions]
+    texts = generate(begun, TOKENIZER, prompts, 6, 3)
+    assert [p.text for p in found.before_predictions] == texts
+
+
+@pytest.mark.slow
+def test_a_gguf_file_answers_as_transformers_reads_it(tmp_path):
+    """Transformers unpacks the file by itself: an independent truth."""
+    path = gguf_or_skip()
+    data = tmp_path / "test.jsonl"
+    record = {"question": "What is the capital of France?", "answer": "#### Paris"}
+    data.write_text(json.dumps(record))
+    request = Request(path, data=str(data), before=False, max_new_tokens=8)
+    found = run_evaluation(request)
+    truth = AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        gguf_file=path.name,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.float32,
+    )
+    tokenizer = load_tokenizer(str(path), 49152)
+    row = load_rows(str(data)).rows[0]
+    prompt = prompt_text(row, tokenizer)
+    assert [found.predictions[0].text] == generate(truth, tokenizer, [prompt], 8, 1)
+    assert "Paris" in found.predictions[0].text
 
 
 def test_any_file_with_questions_and_answers_can_be_evaluated(run_folder, tmp_path):

@@ -45,7 +45,10 @@ def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> 
     itemsize = 2 if layers.dtype == "bfloat16" else 4
     ends = sum(part.weight_bytes for part in instance.parts if part.kind != "layer")
     widest = max(cost.weight_bytes for cost in layers.layers)
-    kept = max(cost.levels[-1].kept_bytes for cost in layers.layers)
+    kept = max(
+        cost.levels[-1].kept_bytes if cost.levels else cost.workspace_bytes
+        for cost in layers.layers
+    )
     logits = LOGITS_SLACK * tokens * layers.vocab_size * itemsize
     body = EAGER_SLACK * kept * tokens / layers.tokens
     return int(

@@ -1,0 +1,167 @@
+"""Do all systems train the same model? Twenty losses of each beside plain autograd's.
+
+One model, one seed, the same batches. The reference is a Hugging Face model in the
+run's dtype, gradients summed in fp32, torch's clipping, torch's AdamW over fp32
+masters. It runs with five micro-batch sizes: the spread between them is what order of
+summation alone does, and a system agrees if it stays within three times that spread of
+their mean. Rows with a bf16 master are shown and not required to agree. Every run is a
+process of its own. Writes a record and a figure, and prints one JSON line.
+
+    python benchmarks/loss_agreement.py --scale 3B --layers 8 --jobs 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from loss_agreement_run import MODELS, parse, shape_of
+
+from lazytrain import systems
+from lazytrain.provenance import collect
+from lazytrain.records import write_text
+
+RUN = Path(__file__).with_name("loss_agreement_run.py")
+FACTOR = 3.0  # times the reference's own spread
+PARTS = 5  # micro-batch sizes of the reference
+# Our executor once more with the rivals' master, to show what that alone does.
+OURS_BF16 = "lazytrain:bf16-master"
+SYSTEMS = (*(s for s in systems.NAMES if s != "zero-infinity"), OURS_BF16)
+EXEMPT = ("bf16", "bf16-stochastic")
+
+
+def in_own_process(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Run one system or reference in a process of its own and return what it found."""
+    with tempfile.TemporaryDirectory(prefix="lazytrain-agreement-") as folder:
+        out = Path(folder) / "found.json"
+        command = [sys.executable, str(RUN), "--child", name, "--out", str(out)]
+        names = ("scale", "layers", "batch", "seq_len", "steps", "learning_rate")
+        for option in (*names, "dtype", "device"):
+            command += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
+        try:
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=args.limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"over {args.limit_s:g} s"}
+        if done.returncode or not out.exists():
+            lines = [line for line in done.stdout.splitlines() if line.strip()]
+            return {"failed": " | ".join(lines[-3:])[-600:]}
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    sys.stderr.write(f"loss_agreement: {name}: {found.get('losses', found)}\n")
+    return found
+
+
+def micro_batches(batch: int) -> list[int]:
+    """Return five micro-batch sizes that divide the batch, the batch the last."""
+    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
+    if len(sizes) < PARTS:
+        raise SystemExit(f"batch {batch} has fewer than {PARTS} divisors; try 16")
+    return sizes[-PARTS:]
+
+
+def judged(reference: list[list[float]], found: dict[str, Any]) -> dict[str, Any]:
+    """Add a system's distance from the reference's mean, and whether it agrees."""
+    if "losses" not in found:
+        return found
+    mean, spread = summary(reference)
+    gaps = [abs(a - b) for a, b in zip(found["losses"], mean, strict=True)]
+    ratio = max(gaps) / max(spread) if max(spread) else float(max(gaps) > 0)
+    required = found["master"] not in EXEMPT
+    return found | {
+        "difference": max(gaps),
+        "times_spread": ratio,
+        "required": required,
+        "agrees": ratio <= FACTOR,
+    }
+
+
+def summary(reference: list[list[float]]) -> tuple[list[float], list[float]]:
+    """Return the reference's mean loss and its spread at each step."""
+    columns = list(zip(*reference, strict=True))
+    mean = [sum(column) / len(column) for column in columns]
+    return mean, [max(column) - min(column) for column in columns]
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Draw losses, and distances from the reference beside its spread."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "lazytrain"
+    mpl.rcParams["svg.fonttype"] = "none"
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    losses, gaps = figure.subplots(1, 2)
+    mean, spread = summary(list(record["reference"].values()))
+    steps = range(1, len(mean) + 1)
+    losses.plot(steps, mean, color="black", linewidth=2, label="plain autograd")
+    limit = FACTOR * max(spread)
+    gaps.axhspan(0, max(spread), color="0.85", label="its spread over micro-batches")
+    gaps.axhline(limit, color="black", linestyle="--", label=f"{FACTOR:g} times that")
+    for name, found in record["systems"].items():
+        if "losses" not in found:
+            continue
+        style = "-" if found["required"] else ":"
+        label = f"{name} ({found['master']}, {found['optimizer_state']})"
+        losses.plot(steps, found["losses"], style, linewidth=1)
+        distance = [abs(a - b) for a, b in zip(found["losses"], mean, strict=True)]
+        gaps.plot(steps, distance, style, linewidth=1, label=label)
+    losses.set(xlabel="step", ylabel="loss")
+    losses.legend(fontsize=7, frameon=False)
+    gaps.set(xlabel="step", ylabel="distance from the reference's mean")
+    gaps.set_yscale("symlog", linthresh=max(limit / 100, 1e-12))
+    gaps.legend(fontsize=6, frameon=False, title="system (master, state)")
+    figure.suptitle(f"{record['model']}, {record['device']}", fontsize=9)
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Run everything, judge, write, print."""
+    args = parse()
+    chosen = args.systems.split(",") if args.systems else list(SYSTEMS)
+    sizes = micro_batches(args.batch)
+    names = [*(f"reference={size}" for size in sizes), *chosen]
+    with ThreadPoolExecutor(max(1, args.jobs)) as pool:
+        runs = list(pool.map(lambda name: in_own_process(args, name), names))
+    reference = dict(zip(sizes, runs, strict=False))
+    broken = [found for found in reference.values() if "losses" not in found]
+    if broken:
+        raise SystemExit(f"the reference failed: {broken[0]}")
+    curves = [found["losses"] for found in reference.values()]
+    provenance = collect("cpu" if args.device == "cpu" else "")
+    record = {
+        "benchmark": "loss_agreement",
+        "model": MODELS[args.scale],
+        "num_layers": shape_of(args).num_hidden_layers,
+        "device": provenance.device,
+        "arguments": {k: str(v) for k, v in vars(args).items() if k != "child"},
+        "factor": FACTOR,
+        "reference": {str(size): found["losses"] for size, found in reference.items()},
+        "spread": max(summary(curves)[1]),
+        "systems": {
+            name: judged(curves, found)
+            for name, found in zip(chosen, runs[len(sizes) :], strict=True)
+        },
+        "provenance": provenance.model_dump(),
+    }
+    out = args.out or Path(os.environ.get("OUT", "."))
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(json.dumps(record, indent=1) + "\n", out / "loss_agreement.json")
+    draw(record, out / "loss_agreement.svg")
+    sys.stdout.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from typing import Literal
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.instance import Bandwidth, Execution, PartSpec
 from lazytrain.schedule.memory import host_bytes, streamed_bytes_per_parameter
-from lazytrain.schedule.plan import Plan
+from lazytrain.schedule.plan import Part, Plan
 from lazytrain.schedule.staging import UNIT_PARAMETERS
 from lazytrain.units import MIB, format_bytes
 
@@ -82,18 +82,19 @@ def left_for_boundaries(
 
 
 def reserved_bytes(plan: Plan) -> int:
-    """Return the disk space to reserve for a plan's state; an upper bound.
+    """Return the disk space to reserve for a plan's state."""
+    moved = [part for part in plan.parts if part.optimizer_state.home == "nvme"]
+    return sum(map(part_bytes, moved))
+
+
+def part_bytes(part: Part) -> int:
+    """Return the disk space of a part's state; an upper bound.
 
     Every tensor is rounded up to blocks and every part padded, and a hybrid's share of
     8-bit state differs from part to part.
     """
-    total = 0
-    for part in plan.parts:
-        state = part.optimizer_state
-        if state.home != "nvme":
-            continue
-        moments = 2.01 if state.format == "8bit" else 8.0
-        remainder = 2 if state.master == "fp32-split" else 0
-        units = part.num_parameters // UNIT_PARAMETERS + 1
-        total += int(part.num_parameters * (moments + remainder)) + 2 * units * MIB
-    return total
+    state = part.optimizer_state
+    moments = 2.01 if state.format == "8bit" else 8.0
+    remainder = 2 if state.master == "fp32-split" else 0
+    units = part.num_parameters // UNIT_PARAMETERS + 1
+    return int(part.num_parameters * (moments + remainder)) + 2 * units * MIB

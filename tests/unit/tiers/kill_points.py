@@ -36,7 +36,7 @@ def train(root: Path, layer: KillLayer) -> list[float]:
         state = StateStream(tier, num_slots=2)
         names = [f"layer{index}" for index in range(LAYERS)]
         for name in names:
-            state.store(name, {"momentum": torch.zeros(WIDTH, WIDTH)})
+            state.declare(name, {"momentum": torch.zeros(WIDTH, WIDTH)})
         return [step(tier, state, names, weights, rows) for _ in range(STEPS)]
 
 
@@ -57,10 +57,10 @@ def step(tier, state, names, weights, rows):
         gradients[index] = entering.T @ upstream
         upstream = upstream @ weights[index].T
         tier.release(f"boundary.{index}")
-    for name, tensors in state.walk(names):
-        index = names.index(name)
-        tensors["momentum"].mul_(0.9).add_(gradients[index])
-        weights[index] = weights[index] - 0.5 * tensors["momentum"]
+    for index, name in enumerate(names):
+        with state.using(name) as tensors:
+            tensors["momentum"].mul_(0.9).add_(gradients[index])
+            weights[index] = weights[index] - 0.5 * tensors["momentum"]
     return loss
 
 

@@ -208,10 +208,13 @@ def with_homes(
 
     Gradients that wait in HBM are the cheaper remedy for a small host, so ``auto``
     moves state to NVMe only for what is still too much then, beside ``bounce_bytes``
-    for boundaries on NVMe.
+    for boundaries on NVMe. A rival's step drains its gradients at once and keeps its
+    state on the host, whatever the planner could do.
     """
+    if row.system not in OURS:
+        return run
     settings = _settings(config, row)
-    wanted = config.optimizer.state_home if row.system in OURS else "cpu"
+    wanted = config.optimizer.state_home
     room = host_capacity(settings, hardware) - bounce_bytes
     if wanted == "nvme":
         run = with_state_home(run, parts, wanted, room)

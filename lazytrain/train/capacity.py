@@ -33,6 +33,11 @@ _RIVAL_BYTES = {
 }
 
 
+# Disk bytes per parameter of ZeRO-Infinity: bf16 weights, and per optimizer swap fp32
+# weights, two moments, gradients and what alignment adds.
+_INFINITY_DISK_BYTES = 20
+
+
 @dataclass(frozen=True)
 class Exhausted:
     """A memory limit that a run has hit."""
@@ -105,6 +110,17 @@ def plan_host_bytes(plan: Plan, settings: OptimizerSettings) -> int:
 def rival_host_bytes(system: str, num_parameters: int, itemsize: int) -> int:
     """Return what a rival is known to allocate on the host; 0 if unknown."""
     return _RIVAL_BYTES.get(system, {}).get(itemsize, 0) * num_parameters
+
+
+def short_of_disk(system: str, num_parameters: int, free_bytes: int) -> str | None:
+    """Return why a system's files do not fit on the scratch disk, or None."""
+    needed = _INFINITY_DISK_BYTES * num_parameters if system == "zero-infinity" else 0
+    if needed <= free_bytes:
+        return None
+    return (
+        f"{system} puts about {format_bytes(needed)} on the scratch disk, which has "
+        f"{format_bytes(free_bytes)} free: set scratch to a folder on a larger disk"
+    )
 
 
 def preflight(needed_bytes: int, budgets: Budgets, what: str) -> None:

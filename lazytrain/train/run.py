@@ -16,12 +16,15 @@ from pathlib import Path
 from lazytrain.errors import LazyTrainError, OutOfMemory
 from lazytrain.executor.protocol import Engine
 from lazytrain.models.decoder import Decoder
+from lazytrain.models.scales import model_config
 from lazytrain.profile.hardware import (
     device_for,
     dtype_of,
     gpu_cap_bytes,
+    scratch_folder,
     settings_for,
 )
+from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.schedule.plan import Plan
 from lazytrain.train import capacity, resume
@@ -58,7 +61,7 @@ def run_row(request: RunRequest) -> RunRecord:
     """
     check_purpose(request.settings)
     row = request.row
-    reason = why_not(row.system, row.accelerator)
+    reason = why_not(row.system, row.accelerator) or _short_of_disk(request)
     if reason is not None:
         record = record_of(request, {"status": "not_run", "reason": reason})
     elif row.system in DEEPSPEED_SYSTEMS and not is_worker():
@@ -68,6 +71,15 @@ def run_row(request: RunRequest) -> RunRecord:
             record = guarded(request, _train)
     write(record, request.out / "record.json")
     return record
+
+
+def _short_of_disk(request: RunRequest) -> str | None:
+    """Return why a row's files would not fit on the scratch disk, or None."""
+    if request.row.system != "zero-infinity":
+        return None
+    count = Decoder(model_config(request.row.model)).num_parameters
+    free = disk_free_bytes(scratch_folder(request.config))
+    return capacity.short_of_disk(request.row.system, count, free)
 
 
 def run_in_process_of_its_own(request: RunRequest) -> RunRecord:

@@ -252,3 +252,12 @@ def test_a_plan_for_the_baselines_step_keeps_checkpoints_in_hbm(
         assert set(plan.homes) <= {"gpu", "recompute"}
         assert plan.homes[0] == "gpu"
     assert set(plan.homes) == {"gpu"}
+
+
+def test_a_rivals_gradients_leave_at_once_however_small_the_host(
+    hardware, layers, make_row, make_config
+):
+    config = make_config("1GiB", host_capacity="1B")
+    for system, drain in (("lazytrain", "as-consumed"), ("megatrain", "whole")):
+        instance = derive_instance(hardware, layers, make_row(system), config)
+        assert instance.execution.gradient_drain == drain

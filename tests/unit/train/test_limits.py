@@ -70,6 +70,14 @@ def test_a_rivals_host_bytes_follow_its_parameters():
     assert capacity.rival_host_bytes("resident", 10, 2) == 0
 
 
+def test_a_disk_too_small_is_named_before_it_is_full():
+    assert capacity.short_of_disk("zero-infinity", 10**9, 21 * 10**9) is None
+    reason = capacity.short_of_disk("zero-infinity", 10**9, 10**9)
+    assert "18.63 GiB" in reason
+    assert "scratch" in reason
+    assert capacity.short_of_disk("lazytrain", 10**12, 0) is None
+
+
 def test_a_held_device_names_its_holder(tmp_path):
     code = (
         "import sys, pathlib; from lazytrain.train.lock import hold\n"

@@ -118,5 +118,11 @@ def _write_plan(request: RunRequest, source: Source, path: Path) -> None:
     if saved is not None:
         write_text(saved, path)
     else:
-        plan = make_plan(request.row, request.config, source.config, request.out)
-        write(plan, path)
+        made = make_plan(
+            request.row,
+            request.config,
+            source.config,
+            request.out,
+            pack=request.pack,
+        )
+        write(made, path)

@@ -77,7 +77,7 @@ def test_an_unknown_command_is_refused():
 
 
 def test_an_error_that_is_no_users_is_not_swallowed(monkeypatch):
-    def fail():
+    def fail(**_options):
         raise ZeroDivisionError
 
     monkeypatch.setattr("lazytrain.cli.root", fail)
@@ -90,7 +90,7 @@ def test_an_error_that_is_no_users_is_not_swallowed(monkeypatch):
     [(errno.ENOSPC, "No space left"), (errno.EISDIR, "Is a directory")],
 )
 def test_a_full_disk_or_a_wrong_path_is_one_line(monkeypatch, capsys, number, shown):
-    def fail():
+    def fail(**_options):
         raise OSError(number, os.strerror(number), "out.json")
 
     monkeypatch.setattr("lazytrain.cli.root", fail)
@@ -100,7 +100,7 @@ def test_a_full_disk_or_a_wrong_path_is_one_line(monkeypatch, capsys, number, sh
 
 
 def test_an_error_of_the_system_that_is_no_users_is_not_swallowed(monkeypatch):
-    def fail():
+    def fail(**_options):
         raise BrokenPipeError(errno.EPIPE, "pipe")
 
     monkeypatch.setattr("lazytrain.cli.root", fail)

@@ -10,6 +10,7 @@ from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
 from lazytrain.schedule.baseline import with_baseline_memory
+from lazytrain.schedule.host_room import host_capacity, size_of, with_homes
 from lazytrain.schedule.instance import (
     Bandwidth,
     Budget,
@@ -28,25 +29,17 @@ from lazytrain.schedule.memory import (
     host_bytes,
     streamed_bytes_per_parameter,
 )
-from lazytrain.schedule.state_home import (
-    disk_bytes,
-    left_for_boundaries,
-    with_state_home,
-)
+from lazytrain.schedule.state_home import disk_bytes, left_for_boundaries
 from lazytrain.units import GIB, format_bytes, parse_bytes
 
 ITEMSIZE = {"bfloat16": 2, "float32": 4}
 # The planner's method by system; a system that has none uses the program.
 METHODS = {system.name: system.method for system in systems.ALL if system.method}
-OURS = frozenset(systems.names("lazytrain"))
 # Systems whose plan is performed by the baseline's step.
 ON_BASELINE = ("megatrain-milp",)
 OPTIMIZERS = {system.name: system.optimizer for system in systems.ALL}
-# What stays free of a device's or a host's memory for everything not modelled.
-HOST_SHARE = 0.9
+# The rest of a disk stays free for everything not modelled.
 DISK_SHARE = 0.5
-# The most of a host's capacity that a step's fixed part may take before gradients wait.
-DRAIN_SHARE = 7 / 8
 
 
 def derive_instance(
@@ -196,59 +189,6 @@ def execution(
     )
 
 
-def with_homes(
-    run: Execution,
-    parts: tuple[PartSpec, ...],
-    config: PipelineConfig,
-    row: RunRow,
-    hardware: HardwareProfile,
-    bounce_bytes: int,
-) -> Execution:
-    """Return the run with gradients and optimizer state placed.
-
-    Gradients that wait in HBM are the cheaper remedy for a small host, so ``auto``
-    moves state to NVMe only for what is still too much then, beside ``bounce_bytes``
-    for boundaries on NVMe. A rival's step drains its gradients at once and keeps its
-    state on the host, whatever the planner could do.
-    """
-    if row.system not in OURS:
-        return run
-    settings = _settings(config, row)
-    wanted = config.optimizer.state_home
-    room = host_capacity(settings, hardware) - bounce_bytes
-    if wanted == "nvme":
-        run = with_state_home(run, parts, wanted, room)
-    run = with_drain(run, parts, settings, hardware)
-    return with_state_home(run, parts, wanted, room)
-
-
-def with_drain(
-    run: Execution,
-    parts: tuple[PartSpec, ...],
-    settings: AcceleratorSettings,
-    hardware: HardwareProfile,
-) -> Execution:
-    """Return the run with its gradients' way down decided.
-
-    They are drained only as they are consumed if holding them all would leave the host
-    less than an eighth for boundaries and for the process itself.
-    """
-    wanted = settings.executor.gradient_drain
-    if wanted == "auto":
-        room = DRAIN_SHARE * host_capacity(settings, hardware)
-        wanted = "whole" if host_bytes(parts, run).total <= room else "as-consumed"
-    return run.model_copy(update={"gradient_drain": wanted})
-
-
-def host_capacity(settings: AcceleratorSettings, hardware: HardwareProfile) -> int:
-    """Return the host memory that a plan may use, in bytes."""
-    return _size(
-        settings.budgets.host_capacity,
-        int(hardware.host_memory_bytes * HOST_SHARE),
-        "budgets.host_capacity",
-    )
-
-
 def reserve_bytes(hardware: HardwareProfile) -> int:
     """Return what the allocator's slack takes from a device's cap; 0 on a CPU."""
     if hardware.gpu_memory_bytes == 0:
@@ -327,17 +267,17 @@ def budgets(
             any activation.
     """
     texts = settings.budgets
-    cap = _size(texts.gpu_cap, hardware.gpu_cap_bytes, "budgets.gpu_cap")
+    cap = size_of(texts.gpu_cap, hardware.gpu_cap_bytes, "budgets.gpu_cap")
     if cap <= 0:
         remedy = "the profile has no device memory; write a size, such as 64MiB"
         raise InvalidInput("budgets.gpu_cap", texts.gpu_cap, remedy)
     disk = int(hardware.disk_free_bytes * DISK_SHARE)
     state = disk_bytes(run, parts, disk)
-    nvme = _size(texts.nvme_activations, disk - state, "budgets.nvme_activations")
+    nvme = size_of(texts.nvme_activations, disk - state, "budgets.nvme_activations")
     boundary = boundary_bytes(run, sizes)
     host = host_bytes(parts, run, boundary if nvme >= boundary else 0).total
     capacity = host_capacity(settings, hardware)
-    cpu = _size(
+    cpu = size_of(
         texts.cpu_activations, max(0, capacity - host), "budgets.cpu_activations"
     )
     device = device_bytes(parts, run, sizes, max(cpu, nvme) >= boundary)
@@ -345,11 +285,6 @@ def budgets(
         raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
     fixed = Budget(gpu=device.total, cpu=host, nvme=state)
     return Budget(gpu=cap - device.total, cpu=cpu, nvme=nvme), fixed
-
-
-def _size(text: str, automatic: int, field: str) -> int:
-    """Return a budget given as text, or the automatic one."""
-    return automatic if text == "auto" else parse_bytes(text, field)
 
 
 def _too_small(device: object) -> str:

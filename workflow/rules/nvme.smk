@@ -65,7 +65,7 @@ rule nvme_instance:
         runtime="5m",
     params:
         config=EFFECTIVE_CONFIG,
-        code=fingerprint("schedule.derive", "schedule.memory", "systems"),
+        code=fingerprint(*DERIVING, "systems"),
         settings=settings_of("accelerators", "optimizer"),
         scale=lambda wildcards: nvme_cases()[wildcards.accelerator].parts[-2],
     shell:

@@ -8,7 +8,8 @@ import pytest
 
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.check import check
-from lazytrain.schedule.derive import DRAIN_SHARE, derive_instance, micro_batch
+from lazytrain.schedule.derive import derive_instance, micro_batch
+from lazytrain.schedule.host_room import DRAIN_SHARE
 from lazytrain.schedule.instance import Execution, PartSpec
 from lazytrain.schedule.memory import ModelSizes, device_bytes, host_bytes
 from lazytrain.schedule.solve import solve

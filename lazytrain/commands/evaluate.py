@@ -67,6 +67,7 @@ def evaluate(
 ) -> None:
     """Let a model answer test rows, judge the answers, and write every prediction."""
     from lazytrain.evaluate.run import Request, run_evaluation
+    from lazytrain.evaluate.table import by_type_table
     from lazytrain.records import write
 
     request = Request(
@@ -85,6 +86,7 @@ def evaluate(
     )
     result = run_evaluation(request)
     write(result, out)
+    typer.echo(by_type_table(result), err=True)
     typer.echo(
         f"exact match {result.exact_match:.2%} of {result.num_rows} rows"
         + ("" if result.before is None else f", before {result.before:.2%}")

@@ -14,6 +14,9 @@ from lazytrain.evaluate.exact_match import (
     majority_baseline,
     normalise,
 )
+from lazytrain.evaluate.table import by_type_table
+from lazytrain.provenance import collect
+from lazytrain.records import EvalRecord
 
 EQUAL = [
     ("3", "3."),
@@ -105,3 +108,39 @@ def test_the_majority_baseline_comes_from_training_answers():
     assert majority_baseline(train, test) == 0.25
     assert majority_baseline([], test) == 0.0
     assert distinct_answers(train) == 3
+
+
+def test_the_table_shows_each_type_before_and_after():
+    record = EvalRecord(
+        system="s",
+        scale="x",
+        model="m",
+        stands_for="m",
+        accelerator="cpu",
+        device="d",
+        num_rows=8,
+        exact_match=0.5,
+        by_type={"FOBAR": (3, 4), "SV": (1, 4)},
+        before=0.125,
+        before_by_type={"FOBAR": (1, 4), "SV": (0, 4)},
+        majority_baseline=0.0,
+        distinct_answers=8,
+        split_sha256="",
+        provenance=collect("cpu"),
+        predictions=(),
+    )
+    lines = [line.split() for line in by_type_table(record).splitlines()]
+    assert lines == [
+        ["type", "rows", "before", "after"],
+        ["FOBAR", "4", "25.00", "%", "75.00", "%"],
+        ["SV", "4", "0.00", "%", "25.00", "%"],
+        ["all", "8", "12.50", "%", "50.00", "%"],
+    ]
+    alone = record.model_copy(update={"before": None, "before_by_type": {}})
+    assert by_type_table(alone).splitlines()[-1].split() == [
+        "all",
+        "8",
+        "-",
+        "50.00",
+        "%",
+    ]

@@ -39,6 +39,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "export": "export",
     "checkpoints": "export",
+    "predict": "predict",
     "report": "report",
     "claims": "report",
     "doctor": "doctor",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lazytrain.config import RunRow, load_runs
 from lazytrain.records import EvalRecord, HardwareProfile, RunRecord, read
+
+if TYPE_CHECKING:
+    from lazytrain.report.predicted import PredictedRow
 
 app = typer.Typer(help=__doc__)
 report = typer.Typer(no_args_is_help=True, help="Make a table or a figure.")
@@ -22,6 +25,9 @@ Paper = Annotated[Path, typer.Option(help="folder of the paper's printed values"
 Sheet = Annotated[Path, typer.Option(help="the run sheet")]
 Accelerators = Annotated[
     str, typer.Option("--accelerator", help="sheet ids, separated by commas")
+]
+Predictions = Annotated[
+    Path | None, typer.Option(help="table3_predicted.csv, for columns of its own")
 ]
 PAPER = Path("config/paper")
 SHEET = Path("config/runs.tsv")
@@ -48,6 +54,14 @@ def _evaluations(files: list[Path] | None) -> list[EvalRecord]:
     return [read(EvalRecord, path) for path in files or []]
 
 
+def _predicted(path: Path | None) -> list[PredictedRow]:
+    """Read predicted rows."""
+    from lazytrain.report.frames import read_table
+    from lazytrain.report.predicted import PredictedRow
+
+    return read_table(PredictedRow, path) if path else []
+
+
 @report.command()
 def table2(out: Out, profiles: Records = None, paper: Paper = PAPER) -> None:
     """Write capacities and rates of the machine, as measured."""
@@ -66,12 +80,14 @@ def table3(
     sheet: Sheet = SHEET,
     scale: Annotated[str, typer.Option(help="one scale; empty: all")] = "",
     paper: Paper = PAPER,
+    predicted: Predictions = None,
 ) -> None:
     """Write throughput and memory by scale and system."""
     from lazytrain.report import tables
     from lazytrain.report.frames import write_table
 
-    rows = tables.table3(_rows(sheet, accelerator, scale), _runs(records), paper)
+    chosen, expected = _rows(sheet, accelerator, scale), _predicted(predicted)
+    rows = tables.table3(chosen, _runs(records), paper, expected)
     write_table(rows, tables.ThroughputRow, out)
 
 
@@ -98,12 +114,14 @@ def table5(
     records: Records = None,
     sheet: Sheet = SHEET,
     paper: Paper = PAPER,
+    predicted: Predictions = None,
 ) -> None:
     """Write the component ablation."""
     from lazytrain.report import tables
     from lazytrain.report.frames import write_table
 
-    rows = tables.table5(_rows(sheet, accelerator), _runs(records), paper)
+    chosen, expected = _rows(sheet, accelerator), _predicted(predicted)
+    rows = tables.table5(chosen, _runs(records), paper, expected)
     write_table(rows, tables.ThroughputRow, out)
 
 

@@ -21,6 +21,7 @@ from lazytrain.report.frames import (
     measured_cell,
     order,
 )
+from lazytrain.report.predicted import Predicted, PredictedRow, by_row
 from lazytrain.report.printed import Printed as PrintedRow
 from lazytrain.report.printed import (
     hardware_of,
@@ -56,6 +57,9 @@ class ThroughputRow(Contract):
     paper_gpu_peak_gb: Printed
     paper_cpu_peak_gb: Printed
     paper_tokens_per_s: Printed
+    predicted_tflops: Predicted
+    predicted_tokens_per_s: Predicted
+    predicted_basis: str
 
 
 def _tflops_with_our_n(record: RunRecord | None, printed: PrintedRow) -> str:
@@ -71,9 +75,15 @@ def _tflops_with_our_n(record: RunRecord | None, printed: PrintedRow) -> str:
 
 
 def throughput_row(
-    row: RunRow, record: RunRecord | None, printed: PrintedRow
+    row: RunRow,
+    record: RunRecord | None,
+    printed: PrintedRow,
+    predicted: PredictedRow | None = None,
 ) -> ThroughputRow:
-    """Return a table row for one row of the run sheet."""
+    """Return a table row for one row of the run sheet.
+
+    A run that searched its batch is shown with the batch that it ran.
+    """
     tflops = record.tflops if record else None
     gpu = gigabytes(record.gpu_peak_bytes) if record else None
     host = gigabytes(record.host_peak_bytes) if record else None
@@ -81,7 +91,8 @@ def throughput_row(
     padded = record.padded_tokens_per_s if record else None
     return ThroughputRow(
         **row.model_dump(include={"accelerator", "scale", "system"}),
-        **row.model_dump(include={"model", "stands_for", "batch", "seq_len"}),
+        **row.model_dump(include={"model", "stands_for", "seq_len"}),
+        batch=record.batch if record else row.batch,
         device=record.device if record else NOT_AVAILABLE,
         tflops=measured_cell(record, tflops, 4 if (tflops or 0) < 1 else 2),
         gpu_peak_gb=measured_cell(record, gpu, 3),
@@ -99,6 +110,9 @@ def throughput_row(
         paper_gpu_peak_gb=printed.gpu_peak_gb,
         paper_cpu_peak_gb=printed.cpu_peak_gb,
         paper_tokens_per_s=printed.tokens_per_s,
+        predicted_tflops=predicted.predicted_tflops if predicted else "",
+        predicted_tokens_per_s=predicted.predicted_tokens_per_s if predicted else "",
+        predicted_basis=predicted.basis if predicted else "",
     )
 
 
@@ -112,7 +126,10 @@ def by_run(records: Sequence[RunRecord]) -> dict[tuple[str, str, str], RunRecord
 
 
 def table3(
-    rows: Sequence[RunRow], records: Sequence[RunRecord], paper: Path
+    rows: Sequence[RunRow],
+    records: Sequence[RunRecord],
+    paper: Path,
+    predicted: Sequence[PredictedRow] = (),
 ) -> list[ThroughputRow]:
     """Return throughput and memory by scale and system (Table 3).
 
@@ -120,8 +137,10 @@ def table3(
         rows: The sheet's rows to show; one without a record is ``n/a``.
         records: Run records, in any order.
         paper: Folder of printed values.
+        predicted: Predicted rows, which get columns of their own.
     """
     found, printed = by_run(records), printed_table3(paper)
+    expected = by_row(predicted)
     shown = [row for row in rows if row.table3]
     shown.sort(key=lambda row: order(row.accelerator, row.scale, row.system))
     return [
@@ -131,22 +150,27 @@ def table3(
             printed.get(
                 (hardware_of(row.accelerator), row.scale, row.system), PrintedRow()
             ),
+            expected.get((row.accelerator, row.scale, row.system)),
         )
         for row in shown
     ]
 
 
 def table5(
-    rows: Sequence[RunRow], records: Sequence[RunRecord], paper: Path
+    rows: Sequence[RunRow],
+    records: Sequence[RunRecord],
+    paper: Path,
+    predicted: Sequence[PredictedRow] = (),
 ) -> list[ThroughputRow]:
     """Return the component ablation (Table 5); printed values belong to 27B only."""
     found, printed = by_run(records), printed_table5(paper)
+    expected = by_row(predicted)
     shown = [row for row in rows if row.table5]
     shown.sort(key=lambda row: order(row.accelerator, row.scale, row.system))
     result = []
     for row in shown:
         is_printed = row.scale == "27B" and hardware_of(row.accelerator) == "H800"
         cells = printed.get(row.system, PrintedRow()) if is_printed else PrintedRow()
-        record = found.get((row.accelerator, row.scale, row.system))
-        result.append(throughput_row(row, record, cells))
+        key = (row.accelerator, row.scale, row.system)
+        result.append(throughput_row(row, found.get(key), cells, expected.get(key)))
     return result

@@ -102,6 +102,28 @@ def run_files(*flags: str, scale: str = "") -> list[str]:
     ]
 
 
+def described(name: str) -> list[str]:
+    """Return the recorded profiles of one name: what predictions are scaled from.
+
+    Profiles that are measured in this very workflow belong to its own runs; a
+    prediction is for what nobody has run.
+    """
+    folder = Path("results", "recorded" if IS_MEASURED else SETTINGS.records)
+    found = sorted(folder.glob(f"**/{name}"))
+    return [path.as_posix() for path in found if "cpu" not in path.parts]
+
+
+def profile_options(wildcards, input) -> str:
+    """Return the profiles as options of a command."""
+    options = [f"--hardware {path}" for path in input.hardware]
+    return " ".join(options + [f"--layers {path}" for path in input.layers])
+
+
+def published_machines() -> list[str]:
+    """Return the files about machines that were not measured."""
+    return sorted(path.as_posix() for path in Path("config/hardware").glob("*.json"))
+
+
 def scale_files(wildcards) -> list[str]:
     """Return Table 3's records at one scale."""
     return run_files("table3", scale=wildcards.scale)

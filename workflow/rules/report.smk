@@ -2,6 +2,7 @@
 
 
 localrules:
+    predict,
     table2,
     table3,
     table3_scale,
@@ -34,9 +35,36 @@ rule table2:
         "lazytrain report table2 {input.profiles} --out {output.table} 2> {log}"
 
 
+rule predict:
+    input:
+        hardware=described("hardware.json"),
+        layers=described("layers.json"),
+        machines=published_machines(),
+    output:
+        table=report(
+            ensure("results/table3_predicted.csv", non_empty=True),
+            caption="../report/table3_predicted.rst",
+            category="Throughput",
+        ),
+    log:
+        "logs/report/table3_predicted.log",
+    conda:
+        "../../envs/solve.yaml"
+    params:
+        config=EFFECTIVE_CONFIG,
+        code=fingerprint("report", "schedule", "profile.targets", "systems"),
+        sheet=lookup("runs", within=config),
+        settings=settings_of("accelerators", "optimizer"),
+        profiles=profile_options,
+    shell:
+        "lazytrain predict --config {params.config} {params.profiles}"
+        " --out {output.table} 2> {log}"
+
+
 rule table3:
     input:
         records=run_files("table3"),
+        predicted="results/table3_predicted.csv",
         paper="config/paper/table3.csv",
     output:
         table=report(
@@ -55,13 +83,14 @@ rule table3:
         sheet=lookup("runs", within=config),
     shell:
         "lazytrain report table3 {input.records} --sheet {params.sheet}"
-        " --accelerator {params.accelerators}"
+        " --accelerator {params.accelerators} --predicted {input.predicted}"
         " --out {output.table} 2> {log}"
 
 
 rule table3_scale:
     input:
         records=scale_files,
+        predicted="results/table3_predicted.csv",
         paper="config/paper/table3.csv",
     output:
         table=report(
@@ -81,6 +110,7 @@ rule table3_scale:
     shell:
         "lazytrain report table3 {input.records} --sheet {params.sheet}"
         " --accelerator {params.accelerators} --scale {wildcards.scale}"
+        " --predicted {input.predicted}"
         " --out {output.table} 2> {log}"
 
 
@@ -112,6 +142,7 @@ rule table4:
 rule table5:
     input:
         records=run_files("table5"),
+        predicted="results/table3_predicted.csv",
         paper="config/paper/table5.csv",
     output:
         table=report(
@@ -130,7 +161,7 @@ rule table5:
         sheet=lookup("runs", within=config),
     shell:
         "lazytrain report table5 {input.records} --sheet {params.sheet}"
-        " --accelerator {params.accelerators}"
+        " --accelerator {params.accelerators} --predicted {input.predicted}"
         " --out {output.table} 2> {log}"
 
 

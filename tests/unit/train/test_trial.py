@@ -51,7 +51,7 @@ def test_the_trial_s_sheet_has_the_paper_s_systems_with_one_protocol():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["lazytrain", "megatrain", "resident"])
+@pytest.mark.parametrize("system", ["lazytrain", "megatrain"])
 def test_twenty_steps_of_the_trial_learn_the_form_of_an_answer(
     data, tmp_path, monkeypatch, system
 ):

@@ -22,6 +22,10 @@ class InvalidInput(LazyTrainError):
         self.remedy = remedy
 
 
+class DoesNotFit(InvalidInput):
+    """A step needs more of a memory tier than there is, whatever the schedule."""
+
+
 class MissingExtra(LazyTrainError):
     """An optional package is needed and not installed."""
 

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lazytrain import records
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
-from lazytrain.errors import PlanMismatch
+from lazytrain.errors import DoesNotFit, LazyTrainError, NoSchedule, PlanMismatch
 from lazytrain.records import HardwareProfile, LayerProfile
-
-if TYPE_CHECKING:
-    pass
+from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 Out = Annotated[Path, typer.Option("--out", help="file to write")]
+AllowNone = Annotated[
+    bool,
+    typer.Option(
+        "--allow-none",
+        help="where no schedule fits, write a note in the file's place and succeed",
+    ),
+]
+
+
+def _no_plan(name: str, error: LazyTrainError, out: Path) -> None:
+    """Write the note of a run that no schedule fits."""
+    records.write(NoPlan(name=name, reason=str(error)), out)
+    sys.stderr.write(f"{name}: no schedule fits: {error}\n")
 
 
 @app.command()
@@ -35,6 +46,7 @@ def instance(
     runs: Annotated[
         Path | None, typer.Option(help="run sheet, if not config's")
     ] = None,
+    allow_none: AllowNone = False,
 ) -> None:
     """Derive the planning problem of one run from measured profiles."""
     from lazytrain.schedule.derive import derive_instance
@@ -45,12 +57,17 @@ def instance(
         "hardware": records.sha256_file(hardware),
         "layers": records.sha256_file(layers),
     }
-    problem = derive_instance(
+    profiles = (
         records.read(HardwareProfile, hardware),
         records.read(LayerProfile, layers),
-        row,
-        settings,
     )
+    try:
+        problem = derive_instance(*profiles, row, settings)
+    except DoesNotFit as error:
+        if not allow_none:
+            raise
+        _no_plan(f"{accelerator}/{scale}/{system}", error, out)
+        return
     records.write(problem.model_copy(update={"made_from": made_from}), out)
 
 
@@ -68,13 +85,23 @@ def solve(
             "sqrt-l, greedy; default: what the instance names"
         ),
     ] = None,
+    allow_none: AllowNone = False,
 ) -> None:
     """Solve an instance and write its plan."""
     from lazytrain.schedule.instance import Instance
     from lazytrain.schedule.solve import Limits, solve
 
-    problem = records.read(Instance, instance)
-    plan = solve(problem, Limits(time_limit_s, gap, seed), method)
+    problem = read_unless_none(Instance, instance)
+    if isinstance(problem, NoPlan):
+        records.write(problem, out)
+        return
+    try:
+        plan = solve(problem, Limits(time_limit_s, gap, seed), method)
+    except NoSchedule as error:
+        if not allow_none:
+            raise
+        _no_plan(problem.name, error, out)
+        return
     records.write(plan, out)
     how = plan.solve
     proof = "" if how.gap is None else f", gap {how.gap:.4%}"
@@ -97,7 +124,12 @@ def check(
     from lazytrain.schedule.instance import Instance
     from lazytrain.schedule.plan import Plan
 
-    report = check(records.read(Plan, plan), records.read(Instance, instance))
+    given = read_unless_none(Plan, plan)
+    if isinstance(given, NoPlan):
+        if out:
+            records.write(given, out)
+        return
+    report = check(given, records.read(Instance, instance))
     if out:
         records.write(report, out)
     for violation in report.violations:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from lazytrain import systems
 from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
-from lazytrain.errors import InvalidInput
+from lazytrain.errors import DoesNotFit, InvalidInput
 from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
 from lazytrain.schedule.baseline import with_baseline_memory
 from lazytrain.schedule.host_room import host_capacity, size_of, with_homes
@@ -263,8 +263,8 @@ def budgets(
     """Return the activation budgets, and what each tier holds besides.
 
     Raises:
-        InvalidInput: If a cap is missing or below what a step needs without
-            any activation.
+        InvalidInput: If a cap is missing.
+        DoesNotFit: If it is below what a step needs without any activation.
     """
     texts = settings.budgets
     cap = size_of(texts.gpu_cap, hardware.gpu_cap_bytes, "budgets.gpu_cap")
@@ -282,7 +282,7 @@ def budgets(
     )
     device = device_bytes(parts, run, sizes, max(cpu, nvme) >= boundary)
     if device.total >= cap:
-        raise InvalidInput("budgets.gpu_cap", format_bytes(cap), _too_small(device))
+        raise DoesNotFit("budgets.gpu_cap", format_bytes(cap), _too_small(device))
     fixed = Budget(gpu=device.total, cpu=host, nvme=state)
     return Budget(gpu=cap - device.total, cpu=cpu, nvme=nvme), fixed
 

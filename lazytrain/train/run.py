@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from lazytrain import systems
 from lazytrain.errors import LazyTrainError, OutOfMemory
 from lazytrain.executor.protocol import Engine
 from lazytrain.models.decoder import Decoder
@@ -26,6 +27,7 @@ from lazytrain.profile.hardware import (
 )
 from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.records import RunRecord, StepRecord, read, write
+from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 from lazytrain.schedule.plan import Plan
 from lazytrain.train import capacity, resume
 from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
@@ -61,9 +63,12 @@ def run_row(request: RunRequest) -> RunRecord:
     """
     check_purpose(request.settings)
     row = request.row
+    request, unplanned = _without_plan(request)
     reason = why_not(row.system, row.accelerator) or _short_of_disk(request)
     if reason is not None:
         record = record_of(request, {"status": "not_run", "reason": reason})
+    elif unplanned is not None:
+        record = record_of(request, {"status": "oom", "reason": unplanned})
     elif row.system in DEEPSPEED_SYSTEMS and not is_worker():
         record = run_in_process_of_its_own(request)
     else:
@@ -71,6 +76,22 @@ def run_row(request: RunRequest) -> RunRecord:
             record = guarded(request, _train)
     write(record, request.out / "record.json")
     return record
+
+
+def _without_plan(request: RunRequest) -> tuple[RunRequest, str | None]:
+    """Return the request, and why it cannot run if its plan is a note that none fits.
+
+    A rival on the fixed schedule needs no plan of ours: it runs, and finds its limit.
+    """
+    if request.plan is None:
+        return request, None
+    given = read_unless_none(Plan, request.plan)
+    if not isinstance(given, NoPlan):
+        return request, None
+    system = systems.BY_NAME[request.row.system]
+    if not system.is_streaming and system.method == systems.FIXED:
+        return request.model_copy(update={"plan": None}), None
+    return request, f"no schedule fits: {given.reason}"
 
 
 def _short_of_disk(request: RunRequest) -> str | None:

@@ -37,7 +37,7 @@ rule derive_instance:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"
         " --layers {input.layers} --accelerator {wildcards.accelerator}"
         " --scale {wildcards.scale} --system {wildcards.system}"
-        " --out {output.instance} 2> {log}"
+        " --allow-none --out {output.instance} 2> {log}"
 
 
 rule solve:
@@ -65,7 +65,7 @@ rule solve:
     shell:
         "lazytrain solve {input.instance} --out {output.plan}"
         " --time-limit-s {params.seconds} --gap {params.gap} --seed {params.seed}"
-        " 2> {log}"
+        " --allow-none 2> {log}"
 
 
 rule check:

@@ -24,7 +24,10 @@ from lazytrain.train.stages import (
 )
 
 ROOT = Path(__file__).parents[3]
-RULES = "\n".join(p.read_text() for p in (ROOT / "workflow/rules").glob("*.smk"))
+STAGES = ("data", "profile", "schedule", "train")
+RULES = "\n".join(
+    (ROOT / "workflow" / "rules" / f"{name}.smk").read_text() for name in STAGES
+)
 
 
 @pytest.fixture

@@ -245,8 +245,3 @@ def epochs_taken(position: Position, num_rows: int) -> float:
     """Return how many passes over the rows a stream's batches have taken."""
     taken = position.taken - len(position.held)
     return position.epoch + taken / num_rows if num_rows else 0.0
-
-
-def read_points(path: Path) -> list[EvaluationPoint]:
-    """Return the lines of ``evaluations.jsonl``."""
-    return read_lines(EvaluationPoint, path)

@@ -43,6 +43,7 @@ smoke: $(BIN)/lazytrain
 # Generated tables in written documents; a test compares them.
 documents: $(BIN)/lazytrain
 	lazytrain claims --document ARTIFACT.md
+	lazytrain report differences results/recorded --document ARTIFACT.md
 	lazytrain report glance results/recorded --document README.md
 
 schemas: $(BIN)/lazytrain

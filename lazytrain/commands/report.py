@@ -214,6 +214,26 @@ def glance(
         renew(document, "results", table)
 
 
+@report.command()
+def differences(
+    folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
+    document: Annotated[
+        Path | None, typer.Option(help="document whose table is renewed")
+    ] = None,
+    paper: Paper = PAPER,
+) -> None:
+    """Print recorded runs beside the paper's rows, or put them into a document."""
+    from lazytrain.report import differences as comparison
+    from lazytrain.report.glance import recorded_runs
+    from lazytrain.report.markdown import renew
+
+    table = comparison.differences(recorded_runs(folder), paper)
+    if document is None:
+        typer.echo(table)
+    else:
+        renew(document, "differences", table)
+
+
 @app.command("claims")
 def claims(
     config: Annotated[Path, typer.Option(help="the claims")] = CLAIMS,

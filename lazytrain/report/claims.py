@@ -21,6 +21,9 @@ class Ratio(Contract):
     scale: str
     numerator: str
     denominator: str
+    printed_scale: str = Field(
+        default="", description="the scale that the paper prints it for, if another"
+    )
 
 
 class Spread(Contract):

@@ -102,8 +102,9 @@ def paper_value(claim: Claim, paper: Path, hardware: str) -> float | None:
 
 def _printed(paper: Path, hardware: str, measure: Ratio, system: str) -> float | None:
     """Return one printed metric; the ablations are printed in Table 5 only."""
-    row = printed_table3(paper).get((hardware, measure.scale, system))
-    if row is None and measure.scale == "27B" and hardware == "H800":
+    scale = measure.printed_scale or measure.scale
+    row = printed_table3(paper).get((hardware, scale, system))
+    if row is None and scale == "27B" and hardware == "H800":
         row = printed_table5(paper).get(system)
     text = getattr(row, measure.metric, "")
     return float(text) if text and text != "OOM" else None

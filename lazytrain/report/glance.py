@@ -19,6 +19,7 @@ HEADER = (
     "tokens/s",
     "GPU GB",
     "host GB",
+    "master, state",
 )
 
 
@@ -49,4 +50,5 @@ def _row(record: RunRecord) -> tuple[str, ...]:
         measured_cell(record, record.tokens_per_s, 0),
         measured_cell(record, gpu, 1),
         measured_cell(record, host, 1),
+        ", ".join(text for text in (record.master, record.optimizer_state) if text),
     )

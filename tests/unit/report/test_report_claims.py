@@ -8,6 +8,7 @@ from lazytrain.errors import InvalidInput
 from lazytrain.records import write
 from lazytrain.report.claims import claims_table, load_claims
 from lazytrain.report.compare import Evidence, compare, paper_values
+from lazytrain.report.differences import differences
 from lazytrain.report.glance import glance, recorded_runs
 from lazytrain.report.markdown import markers, with_section
 
@@ -125,3 +126,44 @@ def test_a_document_without_markers_is_refused():
     assert text == f"a\n{begin}\n\nnew\n\n{end}\nb"
     with pytest.raises(InvalidInput, match="lacks the line"):
         with_section("no markers", "claims", "new")
+
+
+def test_the_artifact_holds_the_table_of_differences(paper):
+    text = (ROOT / "ARTIFACT.md").read_text()
+    table = differences(recorded_runs(ROOT / "results" / "recorded"), paper)
+    assert with_section(text, "differences", table) == text, "run `make documents`"
+
+
+def test_differences_compare_under_one_rule_for_n(make_record, paper):
+    runs = [
+        make_record(system, "7B", "h200-cap70", **values)
+        for system, values in (
+            ("lazytrain", {"tokens_per_s": 9600.0, "tflops": 438.7}),
+            ("megatrain", {"tokens_per_s": 4800.0, "tflops": 219.3}),
+            ("resident", {}),
+        )
+    ]
+    shared = {"model": "Qwen2.5-7B", "stands_for": "Qwen2.5-7B", "batch": 144}
+    shared["num_parameters"] = 7_615_616_512
+    runs = [run.model_copy(update=shared) for run in runs]
+    lines = differences(runs, paper).splitlines()[2:]
+    assert len(lines) == 2  # the paper has no resident row
+    cells = [cell.strip() for cell in lines[1].split("|")[1:-1]]
+    assert cells[0] == "h200-cap70 (H800 in the paper)"
+    # 6 * 7.616e9 * 4758 tokens/s = 217.4 TFLOPS; it printed 199.84 with N = 7e9.
+    assert cells[5:8] == ["438.7", "217.4", "2.02"]
+    assert cells[8:] == ["2.00", "1.24"]
+    assert "No recorded run" in differences(runs[2:], paper)
+
+
+def test_an_ablation_at_another_scale_is_compared_with_the_printed_one(
+    make_record, paper
+):
+    (claim,) = [c for c in load_claims(CLAIMS) if c.id == "C10"]
+    runs = [
+        make_record(system, "7B", tflops=tflops)
+        for system, tflops in (("lazytrain", 400.0), ("lazytrain-no-milp", 352.0))
+    ]
+    (row,) = compare([claim], Evidence(runs, [], paper), ["gpu80"])
+    assert (row.measured, row.paper) == ("0.8800", "0.8782")
+    assert row.verdict == "holds"

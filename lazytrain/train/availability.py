@@ -7,14 +7,38 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
 from lazytrain import systems
+from lazytrain.config import PipelineConfig
 from lazytrain.profile.accelerator import is_gpu
 
 DEEPSPEED_SYSTEMS = systems.names("deepspeed")
 SYSTEMS = systems.NAMES
+
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+DATA_SUFFIXES = (".json", ".jsonl", ".parquet", ".arrow")
+BUILT_IN = {"data": "synthetic", "test_data": "", "weights": "random"}
+
+
+def missing_input(config: PipelineConfig) -> str | None:
+    """Return which configured file or folder does not exist, or None.
+
+    What could be an id of the hub is left to the hub; a path is not.
+    """
+    for key, built_in in BUILT_IN.items():
+        value = str(getattr(config, key))
+        if value in {built_in, ""} or Path(value).exists():
+            continue
+        suffixes = DATA_SUFFIXES if key != "weights" else (".gguf",)
+        if HUB_ID.fullmatch(value) and Path(value).suffix not in suffixes:
+            continue
+        choices = f"an existing path, a hub id or {BUILT_IN[key] or 'nothing'}"
+        return f"{key} = {value!r}: there is no such file or folder; give {choices}"
+    return None
 
 
 def _has(package: str) -> bool:

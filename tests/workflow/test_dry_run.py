@@ -81,6 +81,9 @@ def test_the_papers_protocol_is_planned(workspace):
         (["seed=blue"], "'seed' = 'blue'"),
         (["accelerator=tpu"], "'tpu'"),
         (["records=recorded/nowhere"], "recorded/nowhere"),
+        (["data=/nonexistent"], "data = '/nonexistent': there is no such file"),
+        (["data=rows.jsonl"], "data = 'rows.jsonl': there is no such file"),
+        (["weights=/nope"], "weights = '/nope': there is no such file or folder"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(workspace, words, said):

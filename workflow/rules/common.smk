@@ -15,7 +15,7 @@ from lazytrain.errors import LazyTrainError
 from lazytrain.fingerprint import fingerprint
 from lazytrain.profile import accelerator as machine
 from lazytrain.records import write, write_text
-from lazytrain.train.availability import why_not
+from lazytrain.train.availability import missing_input, why_not
 
 # Larger than any node: Snakemake scales it down to --cores, so a measured job is alone.
 WHOLE_NODE = 4096
@@ -39,6 +39,9 @@ def load_settings() -> PipelineConfig:
             f"config key {key!r} = {first['input']!r}: {first['msg']};"
             " config/README.md lists every key"
         ) from None
+    missing = missing_input(settings)
+    if missing is not None:
+        raise WorkflowError(missing)
     # Defaults are filled in and texts of the command line become numbers, so that a
     # rule's params hold what really applies.
     config.update(settings.model_dump(mode="json"))

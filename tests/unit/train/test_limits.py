@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from lazytrain.config import Budgets
+from lazytrain.config import Budgets, PipelineConfig
 from lazytrain.errors import InvalidInput, OutOfMemory
 from lazytrain.train import availability, capacity
 from lazytrain.train.lock import DeviceBusy, hold
@@ -142,3 +142,29 @@ def test_the_search_brackets_the_limit_in_four_probes(limit, low, high):
 def test_an_empty_bracket_is_refused():
     with pytest.raises(InvalidInput):
         Bracket(8, 4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_missing"),
+    [
+        ("data", "synthetic", False),
+        ("data", "meta-math/MetaMathQA", False),
+        ("data", "./rows", True),
+        ("data", "folder/rows.parquet", True),
+        ("data", "/nonexistent", True),
+        ("test_data", "", False),
+        ("test_data", "../gone.jsonl", True),
+        ("weights", "random", False),
+        ("weights", "Qwen/Qwen2.5-3B", False),
+        ("weights", "gpt2", False),
+        ("weights", "/nope", True),
+        ("weights", "model.gguf", True),
+        ("weights", ".", False),
+    ],
+)
+def test_a_path_that_is_not_there_is_told_from_an_id_of_the_hub(key, value, is_missing):
+    config = PipelineConfig.model_validate({"accelerators": {}, key: value})
+    said = availability.missing_input(config)
+    assert (said is not None) == is_missing
+    if said:
+        assert said.startswith(f"{key} = {value!r}")

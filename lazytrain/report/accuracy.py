@@ -45,6 +45,11 @@ def _percent(record: EvalRecord | None, value: float | None) -> str:
     return NOT_AVAILABLE if value is None else fixed(100 * value, 2)
 
 
+def _count(record: EvalRecord | None, value: int) -> str:
+    """Return a count, or nothing where no row was answered."""
+    return str(value) if record is not None and record.status == "ok" else ""
+
+
 def table4(
     rows: Sequence[RunRow], records: Sequence[EvalRecord], paper: Path
 ) -> list[AccuracyRow]:
@@ -76,13 +81,13 @@ def _accuracy_row(
         **row.model_dump(include={"accelerator", "scale", "model", "stands_for"}),
         system=system,
         device=record.device if record else NOT_AVAILABLE,
-        num_rows=str(record.num_rows) if record else "",
+        num_rows=_count(record, record.num_rows if record else 0),
         exact_match_percent=_percent(record, record.exact_match if record else None),
         exact_match_before_percent=_percent(record, record.before if record else None),
         majority_answer_percent=_percent(
             record, record.majority_baseline if record else None
         ),
-        distinct_answers=str(record.distinct_answers) if record else "",
+        distinct_answers=_count(record, record.distinct_answers if record else 0),
         paper_exact_match_percent=printed.get((row.scale, system), "")
         if is_real
         else "",

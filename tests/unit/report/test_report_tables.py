@@ -145,6 +145,7 @@ def test_table_4_says_why_a_system_has_no_accuracy(make_row, make_evaluation, pa
     cells = table4([row], [record], paper)[0]
     assert cells.exact_match_percent == "not run"
     assert cells.exact_match_before_percent == "not run"
+    assert (cells.num_rows, cells.distinct_answers) == ("", "")
 
 
 def test_csv_is_byte_stable_and_reads_back(make_row, make_record, paper, tmp_path):

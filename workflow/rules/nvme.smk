@@ -1,48 +1,6 @@
 # The measured NVMe case: this machine's times and rates, with memory for a few boundaries
 # only. Table 7 and Figure 4 as the paper has them, for a machine that was measured.
 
-# Preferred, if its layers were measured.
-NVME_SCALE = "7B"
-
-
-def nvme_cases() -> dict[str, Path]:
-    """Return the layer profile behind the case of each accelerator shown.
-
-    Profiles lie in `{accelerator}/{scale}/layers.json`, wherever that folder is.
-    """
-    known = {
-        (row.accelerator, row.scale): Path("results/profile")
-        for row in SHEET
-        if row.system == "lazytrain"
-    }
-    found = [
-        folder.joinpath(*pair, "layers.json")
-        for pair, folder in known.items()
-        if pair[0] == ACCELERATOR
-    ]
-    if not IS_MEASURED:
-        paths = map(Path, recorded_files("layers.json"))
-        found = [path for path in paths if path.parts[-3:-1] in known]
-    # The preferred scale comes last and stays.
-    found.sort(key=lambda path: (path.parts[-2] == NVME_SCALE, path))
-    return {path.parts[-3]: path for path in found}
-
-
-def nvme_layers(wildcards) -> str:
-    """Return the layer profile of a case."""
-    return nvme_cases()[wildcards.accelerator].as_posix()
-
-
-def nvme_hardware(wildcards) -> str:
-    """Return the hardware profile of a case."""
-    return (nvme_cases()[wildcards.accelerator].parents[1] / "hardware.json").as_posix()
-
-
-def nvme_outputs() -> list[str]:
-    """Return the table and the figure of every case."""
-    names = ("results/table7_{}.csv", "results/figures/figure4_{}.svg")
-    return [name.format(case) for case in sorted(nvme_cases()) for name in names]
-
 
 localrules:
     nvme_table,
@@ -67,7 +25,7 @@ rule nvme_instance:
         config=EFFECTIVE_CONFIG,
         code=fingerprint(*DERIVING, "systems"),
         settings=settings_of("accelerators", "optimizer"),
-        scale=lambda wildcards: nvme_cases()[wildcards.accelerator].parts[-2],
+        scale=nvme_scale,
     shell:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"
         " --layers {input.layers} --accelerator {wildcards.accelerator}"
@@ -92,9 +50,7 @@ rule nvme_tighten:
         runtime="5m",
     params:
         code=fingerprint("schedule.tight"),
-        limit=lambda wildcards: (
-            "--nvme-boundaries 0" if wildcards.disk == "without-disk" else ""
-        ),
+        limit=nvme_limit,
     shell:
         "lazytrain tighten {input.instance} {params.limit}"
         " --out {output.instance} 2> {log}"

@@ -105,7 +105,7 @@ def host_part(
     gradients = views_of(shape, gradient)
     parameters = {}
     for name, view in views_of(shape, master).items():
-        view.copy_(values[name])
+        view.copy_(values[name].to(dtype))  # rounded where it lies
         parameters[name] = nn.Parameter(view)
         parameters[name].grad = gradients[name]
     part = HostPart(shape, master, pinned(numel, dtype, device), gradient, parameters)

@@ -83,5 +83,6 @@ def build_model(
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, tensor in named_tensors(Decoder(config), seed, device, state_dict):
-            parameters[name].copy_(tensor)
+            # Rounded where it lies: see the executor's loading.
+            parameters[name].copy_(tensor.to(parameters[name].dtype))
     return model

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 from lazytrain.optim.build import cache_folder
 
 FOLDER = "TORCH_EXTENSIONS_DIR"
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 
 
 def operator_folder() -> Path:
@@ -35,6 +37,16 @@ def remove_leftovers(folder: Path) -> list[Path]:
     return found
 
 
+def plain_architectures(given: str) -> str:
+    """Return a list of CUDA architectures without their variants, each once.
+
+    DeepSpeed 0.19 reads ``9.0a`` as a number and fails; its operators need no variant.
+    """
+    names = re.split(r"[;\s]+", given.strip())
+    plain = [re.sub(r"^(\d+\.\d+)[a-z](?=$|\+)", r"\1", name) for name in names]
+    return ";".join(dict.fromkeys(plain))
+
+
 @contextmanager
 def one_build_at_a_time() -> Iterator[None]:
     """Build DeepSpeed's operators inside this block.
@@ -49,12 +61,18 @@ def one_build_at_a_time() -> Iterator[None]:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if is_ours:
             remove_leftovers(folder)
+        given = {name: os.environ.get(name) for name in (FOLDER, ARCHITECTURES)}
         os.environ[FOLDER] = str(folder)
+        if named := given[ARCHITECTURES]:
+            os.environ[ARCHITECTURES] = plain_architectures(named)
         try:
             yield
         finally:
-            if is_ours:
-                del os.environ[FOLDER]
+            for name, value in given.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def build(with_nvme: bool) -> dict[str, float]:

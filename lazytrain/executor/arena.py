@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lazytrain.errors import OutOfMemory
+from lazytrain.optim.pages import zeros
 from lazytrain.units import GIB, format_bytes
 
 _ALIGNMENT_BYTES = 4096
@@ -48,8 +49,9 @@ class HostArena:
     def _allocate(self) -> Tensor:
         wanted = self.total_bytes + _ALIGNMENT_BYTES
         try:
-            return torch.empty(wanted, dtype=torch.uint8)
-        except RuntimeError as error:
+            # Huge pages: a driver pins and looks up 2 MiB at a time, not 4 KiB.
+            return zeros(wanted, torch.uint8, torch.device("cpu"))
+        except (RuntimeError, OSError) as error:
             detail = "use a smaller model or batch, 8-bit state, or more host memory"
             raise OutOfMemory("host", wanted, detail) from error
 

@@ -22,6 +22,7 @@ for word in "$@"; do
         --out)
             case "$1" in run) file=$word/record.json ;; *) file=$word ;; esac
             mkdir -p "$(dirname "$file")"; echo '{}' > "$file" ;;
+        --table) echo '{}' > "$word" ;;
         --rows) [ "$1" = data ] && echo '{}' > "$word" ;;
         --out-dir)
             for name in table1.csv table7.csv published.csv figures/figure4.svg \

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
 
 def test_the_trial_trains_and_evaluates_each_of_its_systems(workspace):
+    config = yaml.safe_load((ROOT / "config" / "trial.yaml").read_text())
+    for key in ("data", "test_data", "weights"):
+        path = workspace.folder / config[key]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     jobs = workspace.planned(
         "results/table4.csv",
         "results/figures/figure6.svg",

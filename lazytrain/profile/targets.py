@@ -24,6 +24,7 @@ from lazytrain.records import (
     LinkRates,
     read,
 )
+from lazytrain.schedule.shapes import ModelShape
 from lazytrain.units import parse_bytes
 
 
@@ -148,6 +149,49 @@ def scaled_layers(
             "layers": tuple(_scaled(cost, factor) for cost in layers.layers),
             "loss_s": layers.loss_s * factor,
             "embedding_s": layers.embedding_s * factor,
+        }
+    )
+
+
+def resized(layers: LayerProfile, shape: ModelShape) -> LayerProfile:
+    """Return the costs of another model whose layers are built alike.
+
+    Seconds follow the parameters of a layer, kept bytes and workspace the width. A type
+    of layer that was not measured takes after the first that was.
+    """
+    width = shape.hidden / layers.hidden_size
+    known = {cost.layer_type: cost for cost in layers.layers}
+    costs = []
+    for kind, layer in shape.layers.items():
+        base = known.get(kind, layers.layers[0])
+        cost = _scaled(base, layer.parameters / base.num_parameters)
+        levels = tuple(
+            level.model_copy(update={"kept_bytes": int(level.kept_bytes * width)})
+            for level in cost.levels
+        )
+        changes = {
+            "layer_type": kind,
+            "num_parameters": layer.parameters,
+            "weight_bytes": layer.parameters * base.weight_bytes // base.num_parameters,
+            "boundary_bytes": int(base.boundary_bytes * width),
+            "workspace_bytes": int(base.workspace_bytes * width),
+            "levels": levels,
+        }
+        costs.append(cost.model_copy(update=changes))
+    head = shape.vocab * shape.hidden / (layers.vocab_size * layers.hidden_size)
+    return layers.model_copy(
+        update={
+            "scale": shape.name,
+            "model": shape.name,
+            "layer_types": shape.layer_types,
+            "layers": tuple(costs),
+            "embedding_parameters": shape.embedding_parameters,
+            "head_parameters": shape.head_parameters,
+            "tied": shape.tied,
+            "hidden_size": shape.hidden,
+            "vocab_size": shape.vocab,
+            "loss_s": layers.loss_s * head,
+            "embedding_s": layers.embedding_s * width,
         }
     )
 

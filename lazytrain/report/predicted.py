@@ -16,15 +16,14 @@ from lazytrain.models.scales import model_config
 from lazytrain.profile.targets import (
     PublishedMachine,
     Target,
+    resized,
     scaled_layers,
     target_for,
 )
 from lazytrain.records import Contract, HardwareProfile, LayerProfile
 from lazytrain.report.frames import NOT_AVAILABLE, fixed, gigabytes, order
-from lazytrain.schedule.assumed import Job, Machine, layers_of
-from lazytrain.schedule.derive import micro_batch
 from lazytrain.schedule.predict import Expected, predict
-from lazytrain.schedule.shapes import model_shape
+from lazytrain.schedule.shapes import ModelShape, model_shape
 from lazytrain.schedule.solve import Limits
 
 Predicted = Annotated[
@@ -88,7 +87,7 @@ def _row(
     config: PipelineConfig,
 ) -> PredictedRow:
     """Return one row's prediction."""
-    measured_on, costs, how = _layers(row, target, hardware, layers, config)
+    measured_on, costs, how = _layers(row, target, hardware, layers)
     expected = None
     if costs is not None:
         expected = predict(target.hardware, costs, row, config, LIMITS)
@@ -111,7 +110,6 @@ def _layers(
     target: Target,
     hardware: Sequence[HardwareProfile],
     layers: Sequence[LayerProfile],
-    config: PipelineConfig,
 ) -> tuple[str, LayerProfile | None, str]:
     """Return where layers were measured, their costs on the target, and how made."""
     machines = {profile.accelerator: profile for profile in hardware}
@@ -125,29 +123,26 @@ def _layers(
             return source.device, costs, how
     if not usable:
         return NOT_AVAILABLE, None, ""
-    nearest = max(usable, key=lambda profile: profile.hidden_size)
-    source = machines[nearest.accelerator]
-    speed = sustained_flops(nearest)
-    speed *= target.hardware.matmul_flops_per_s / source.matmul_flops_per_s
-    how = f"FLOPs counted at the rate that layers of {nearest.model} sustain"
-    return source.device, _counted(row, speed, config), how
-
-
-def sustained_flops(layers: LayerProfile) -> float:
-    """Return the FLOP/s of a profile's forward: two per parameter and token."""
-    costs = {cost.layer_type: cost for cost in layers.layers}
-    seconds = sum(costs[kind].forward_s for kind in layers.layer_types)
-    parameters = sum(costs[kind].num_parameters for kind in layers.layer_types)
-    return 2 * parameters * layers.tokens / seconds
-
-
-def _counted(row: RunRow, flops: float, config: PipelineConfig) -> LayerProfile:
-    """Return layer costs by counting, at the run's micro-batch."""
-    executor = config.accelerators[row.accelerator].executor
-    size = micro_batch(row.batch, row.seq_len, executor.micro_batch_tokens)
     shape = model_shape(model_config(row.model).to_dict(), row.model)
-    machine = Machine(0, 0, 0, 1.0, 1.0, 1.0, 1.0, flops, 1.0)
-    return layers_of(shape, machine, Job(size, row.seq_len))
+    nearest = nearest_profile(shape, usable)
+    source = machines[nearest.accelerator]
+    costs = resized(nearest, shape)
+    how = f"layers of {nearest.model} resized by their parameters"
+    return source.device, scaled_layers(costs, source, target.hardware), how
+
+
+def nearest_profile(
+    shape: ModelShape, profiles: Sequence[LayerProfile]
+) -> LayerProfile:
+    """Return the profile with the same types of layers, then the closest width."""
+    kinds = set(shape.layer_types)
+    return min(
+        profiles,
+        key=lambda profile: (
+            set(profile.layer_types) != kinds,
+            abs(profile.hidden_size - shape.hidden),
+        ),
+    )
 
 
 def _cells(row: RunRow, expected: Expected | None, parameters: int) -> dict[str, str]:

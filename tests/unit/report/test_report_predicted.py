@@ -6,10 +6,17 @@ import pytest
 from measured import hardware_profile, layer_profile
 
 from lazytrain.config import Budgets, PipelineConfig, RunRow, load_yaml
-from lazytrain.profile.targets import load_machines, scaled_layers, target_for
-from lazytrain.report.predicted import predicted_rows
+from lazytrain.models.scales import model_config
+from lazytrain.profile.targets import (
+    load_machines,
+    resized,
+    scaled_layers,
+    target_for,
+)
+from lazytrain.report.predicted import nearest_profile, predicted_rows
 from lazytrain.report.tables import ThroughputRow, table3
 from lazytrain.schedule.predict import predict
+from lazytrain.schedule.shapes import model_shape
 
 ROOT = Path(__file__).parents[3]
 CONFIG = load_yaml(PipelineConfig, ROOT / "config" / "config.yaml")
@@ -48,6 +55,24 @@ def test_layers_scale_with_the_ratio_of_the_cards():
     assert found.loss_s / layers.loss_s == pytest.approx(989 / 71)
     level = found.layers[0].levels[0].backward_s
     assert level / layers.layers[0].levels[0].backward_s == pytest.approx(989 / 71)
+
+
+def test_layers_of_another_size_cost_what_their_parameters_do():
+    shape = model_shape(model_config("Qwen2.5-14B").to_dict(), "Qwen2.5-14B")
+    small = layer_profile()
+    found, counted = resized(small, shape), layer_profile("14B", "Qwen2.5-14B")
+    for name in ("num_parameters", "weight_bytes", "boundary_bytes"):
+        assert getattr(found.layers[0], name) == getattr(counted.layers[0], name)
+    # The invented machine counts FLOPs, so attention makes the only difference.
+    ratio = found.layers[0].forward_s / counted.layers[0].forward_s
+    assert ratio == pytest.approx(1, rel=0.05)
+    levels = [level.name for level in found.layers[0].levels]
+    assert levels == ["inputs", "all"]
+    assert found.layer_types == counted.layer_types
+    assert found.head_parameters == counted.head_parameters
+    wide = layer_profile("7B", "Qwen2.5-7B")
+    hybrid = layer_profile("27B", "Qwen3.6-27B")
+    assert nearest_profile(shape, [small, hybrid, wide]) is wide
 
 
 def test_a_twin_keeps_its_rates_and_has_its_own_cap_and_host():
@@ -107,7 +132,7 @@ def test_rows_name_what_they_rest_on():
     zero = by_key["gpu80", "3B", "zero3-offload"]
     assert zero.predicted_tflops == "n/a"
     assert "no model" in zero.remark
-    assert "FLOPs counted" in by_key["gpu80", "14B", "lazytrain"].basis
+    assert "Qwen2.5-3B resized" in by_key["gpu80", "14B", "lazytrain"].basis
     assert predicted_rows(rows, [], [], MACHINES, CONFIG) == []
 
 

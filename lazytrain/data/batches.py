@@ -115,7 +115,7 @@ def batches(
     if batch < 1 or seq_len < 2:
         raise InvalidInput("batch, seq_len", (batch, seq_len), "need at least 1 and 2")
     if len(rows) < batch and not (keep_partial and rows):
-        raise _too_few(len(rows), batch, {})
+        raise too_few(len(rows), batch, {})
     fit = Fit(seq_len, pad_to, allow_truncation)
     order = Order(seed, epochs, start or Position())
     return BatchStream(rows, tokenizer, batch, fit, order, keep_partial)
@@ -211,7 +211,7 @@ class BatchStream:
                     yield encoded, Position(epoch, place)
             least = 1 if self._keep_partial else needed
             if taken == 0 and usable < least:
-                raise _too_few(usable, self._batch, self.counts)
+                raise too_few(usable, self._batch, self.counts)
             epoch, taken = epoch + 1, 0
 
     def _held(self) -> list[Encoded]:
@@ -282,7 +282,7 @@ def collate(rows: Sequence[Encoded], pad_token_id: int, fit: Fit) -> Batch:
     return Batch(input_ids, labels, torch.tensor(lengths))
 
 
-def _too_few(usable: int, batch: int, dropped: dict[str, int]) -> InvalidInput:
+def too_few(usable: int, batch: int, dropped: dict[str, int]) -> InvalidInput:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
     remedy = (
         f"only {usable} usable row(s), fewer than one batch"

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from lazytrain.config import PipelineConfig, Purpose, RunRow
 from lazytrain.data.batches import Batch, BatchStream, Position, batches
+from lazytrain.data.filled import filled_batches
 from lazytrain.data.packing import grouped_batches, packed_batches
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import side_rows
@@ -60,8 +61,8 @@ def load_data(
 ) -> Data:
     """Return seeded training batches and, for quality, held-out ones.
 
-    A throughput run and a packed one pad every row to ``seq_len``: each batch is then
-    the same work.
+    A throughput run's rows are filled, and a packed one's are padded to ``seq_len``:
+    each batch is then the same work.
     A resumed run goes on at ``start``.
     """
     rows = read_rows(request.rows)
@@ -78,7 +79,7 @@ def load_data(
 def training_batches(
     request: RunRequest, rows: Sequence[Row], tokenizer: Any, **options: Any
 ) -> BatchStream:
-    """Return seeded batches as the request wants them: padded, packed or grouped.
+    """Return seeded batches as the request wants them: filled, packed, grouped, padded.
 
     Args:
         request: The run.
@@ -86,10 +87,21 @@ def training_batches(
         tokenizer: Renders and tokenises rows.
         options: Passed on: ``start``, ``epochs``, ``keep_partial``.
     """
-    make: Any = packed_batches if request.pack else batches
+    if request.purpose == "throughput" and not request.pack:
+        return filled_batches(
+            rows,
+            tokenizer,
+            batch=request.row.batch,
+            seq_len=request.row.seq_len,
+            seed=request.config.seed,
+            ahead=request.settings.num_steps,
+            **options,
+        )
+    make: Any = batches
     if request.group_by_length:
         make = grouped_batches
-    elif request.purpose != "quality" or request.pack:
+    elif request.pack:
+        make = packed_batches
         options["pad_to"] = "max"
     stream: BatchStream = make(
         rows,

@@ -70,7 +70,8 @@ def test_a_throughput_row_is_measured(data, tmp_path):
     assert record.status == "ok"
     assert record.num_parameters == 628_896
     assert record.padded_tokens_per_s == pytest.approx(2 * 256 / record.step_s)
-    assert record.tokens_per_s < record.padded_tokens_per_s
+    # Its rows are filled: no token is padding.
+    assert record.tokens_per_s == record.padded_tokens_per_s
     expected = 6 * record.num_parameters * record.padded_tokens_per_s / 1e12
     assert record.tflops == pytest.approx(expected)
     assert record.host_peak_bytes > 10**8

@@ -10,13 +10,17 @@ from lazytrain.records import HardwareProfile
 from lazytrain.schedule.instance import Execution, PartSpec
 from lazytrain.schedule.memory import host_bytes
 from lazytrain.schedule.state_home import with_state_home
-from lazytrain.units import parse_bytes
+from lazytrain.units import GIB, parse_bytes
 
 OURS: Final = frozenset(systems.names("lazytrain"))
 # The rest of a host's memory stays free for everything not modelled.
 HOST_SHARE: Final = 0.9
 # The most of a host's capacity that a step's fixed part may take before gradients wait.
 DRAIN_SHARE: Final = 7 / 8
+
+# Interpreter, libraries and a CUDA context beside the plan's own buffers: 1.9 GiB in
+# runs of 3B and 27B on an H200.
+PROCESS_BYTES: Final = 3 * GIB
 
 
 def with_homes(
@@ -64,12 +68,16 @@ def with_drain(
 
 
 def host_capacity(settings: AcceleratorSettings, hardware: HardwareProfile) -> int:
-    """Return the host memory that a plan may use, in bytes."""
-    return size_of(
-        settings.budgets.host_capacity,
-        int(hardware.host_memory_bytes * HOST_SHARE),
-        "budgets.host_capacity",
-    )
+    """Return the host memory that a plan may use, in bytes.
+
+    A configured capacity is the whole process's, as a run's record checks it; without
+    one the share that stays free has room for the process.
+    """
+    text = settings.budgets.host_capacity
+    automatic = int(hardware.host_memory_bytes * HOST_SHARE)
+    room = size_of(text, automatic, "budgets.host_capacity")
+    is_bound = text != "auto" and hardware.gpu_memory_bytes > 0
+    return max(0, room - PROCESS_BYTES) if is_bound else room
 
 
 def size_of(text: str, automatic: int, field: str) -> int:

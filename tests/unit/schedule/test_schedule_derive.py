@@ -9,7 +9,7 @@ import pytest
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.check import check
 from lazytrain.schedule.derive import derive_instance, micro_batch
-from lazytrain.schedule.host_room import DRAIN_SHARE
+from lazytrain.schedule.host_room import DRAIN_SHARE, PROCESS_BYTES, host_capacity
 from lazytrain.schedule.instance import Execution, PartSpec
 from lazytrain.schedule.memory import ModelSizes, device_bytes, host_bytes
 from lazytrain.schedule.solve import solve
@@ -262,3 +262,12 @@ def test_a_rivals_gradients_leave_at_once_however_small_the_host(
     for system, drain in (("lazytrain", "as-consumed"), ("megatrain", "whole")):
         instance = derive_instance(hardware, layers, make_row(system), config)
         assert instance.execution.gradient_drain == drain
+
+
+def test_a_configured_host_capacity_leaves_room_for_the_process(hardware, make_config):
+    config = make_config("1GiB", host_capacity="120GiB")
+    settings = next(iter(config.accelerators.values()))
+    on_gpu = hardware.model_copy(update={"gpu_memory_bytes": 80 * GIB})
+    assert host_capacity(settings, on_gpu) == 120 * GIB - PROCESS_BYTES
+    on_cpu = hardware.model_copy(update={"gpu_memory_bytes": 0})
+    assert host_capacity(settings, on_cpu) == 120 * GIB

@@ -45,6 +45,7 @@ documents: $(BIN)/lazytrain
 	lazytrain claims --document ARTIFACT.md
 	lazytrain report differences results/recorded --document ARTIFACT.md
 	lazytrain report glance results/recorded --document README.md
+	lazytrain report benchmarked results/recorded --document README.md
 
 schemas: $(BIN)/lazytrain
 	python -m lazytrain.schemas

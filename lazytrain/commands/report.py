@@ -215,6 +215,24 @@ def glance(
 
 
 @report.command()
+def benchmarked(
+    folder: Annotated[Path, typer.Argument(help="folder of recorded benchmarks")],
+    document: Annotated[
+        Path | None, typer.Option(help="document whose table is renewed")
+    ] = None,
+) -> None:
+    """Print the executor's recorded benchmarks, or put them into a document."""
+    from lazytrain.report import benchmarked as recorded
+    from lazytrain.report.markdown import renew
+
+    table = recorded.benchmarked(folder)
+    if document is None:
+        typer.echo(table)
+    else:
+        renew(document, "benchmarks", table)
+
+
+@report.command()
 def differences(
     folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
     document: Annotated[

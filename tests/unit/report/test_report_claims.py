@@ -6,6 +6,7 @@ import pytest
 
 from lazytrain.errors import InvalidInput
 from lazytrain.records import write
+from lazytrain.report.benchmarked import benchmarked
 from lazytrain.report.claims import claims_table, load_claims
 from lazytrain.report.compare import Evidence, compare, paper_values
 from lazytrain.report.differences import differences
@@ -100,6 +101,16 @@ def test_the_readme_holds_the_table_of_recorded_runs():
     text = (ROOT / "README.md").read_text()
     table = glance(recorded_runs(ROOT / "results" / "recorded"))
     assert with_section(text, "results", table) == text, "run `make documents`"
+
+
+def test_the_readme_holds_the_table_of_recorded_benchmarks(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    rows = benchmarked(ROOT / "results" / "recorded")
+    assert with_section(text, "benchmarks", rows) == text, "run `make documents`"
+    assert benchmarked(tmp_path) == ""
+    (tmp_path / "throughput-3B.json").write_text('{"model": "Qwen2.5-3B"}')
+    with pytest.raises(InvalidInput, match="throughput-3B"):
+        benchmarked(tmp_path)
 
 
 def test_recorded_runs_are_shown_in_order_with_their_limits(make_record, tmp_path):

@@ -1,4 +1,4 @@
-"""The executor's own benchmark as the README shows it: no data, no pipeline, full rows."""
+"""The executor's own benchmark in the README: no data, no pipeline, full rows."""
 
 from __future__ import annotations
 

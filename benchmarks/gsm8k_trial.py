@@ -21,8 +21,9 @@ from lazytrain.data.divide import divide
 from lazytrain.data.metamath import load_rows
 from lazytrain.data.rows import write_rows
 from lazytrain.data.split import SplitSettings
+from lazytrain.evaluated import EvalRecord, EvaluationPoint
 from lazytrain.profile.accelerator import resolve_accelerator
-from lazytrain.records import EvalRecord, EvaluationPoint, read, read_lines, write
+from lazytrain.records import read, read_lines, write
 from lazytrain.train.build import PLANNED
 from lazytrain.train.lock import hold_accelerator
 from lazytrain.train.planning import make_plan

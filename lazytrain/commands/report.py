@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lazytrain.config import RunRow, load_runs
-from lazytrain.records import EvalRecord, HardwareProfile, RunRecord, read
+from lazytrain.evaluated import EvalRecord
+from lazytrain.records import HardwareProfile, RunRecord, read
 
 if TYPE_CHECKING:
     from lazytrain.report.predicted import PredictedRow
@@ -21,6 +22,9 @@ Records = Annotated[
     list[Path] | None, typer.Argument(help="record files; none: every cell is n/a")
 ]
 Out = Annotated[Path, typer.Option(help="file to write")]
+DocumentOption = Annotated[
+    Path | None, typer.Option(help="document whose table is renewed")
+]
 Paper = Annotated[Path, typer.Option(help="folder of the paper's printed values")]
 Sheet = Annotated[Path, typer.Option(help="the run sheet")]
 Accelerators = Annotated[
@@ -196,78 +200,61 @@ def leak(out: Out, records: Records = None) -> None:
     write_table(leak_table(found), LeakRow, out)
 
 
-@report.command()
-def glance(
-    folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
-    document: Annotated[
-        Path | None, typer.Option(help="document whose table is renewed")
-    ] = None,
-) -> None:
-    """Print the table of recorded runs, or put it into a document."""
-    from lazytrain.report import glance as recorded
+def _show(table: str, document: Path | None, name: str) -> None:
+    """Print a table, or put it between a document's markers."""
     from lazytrain.report.markdown import renew
 
-    table = recorded.glance(recorded.recorded_runs(folder))
     if document is None:
         typer.echo(table)
     else:
-        renew(document, "results", table)
+        renew(document, name, table)
+
+
+@report.command()
+def glance(
+    folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
+    document: DocumentOption = None,
+) -> None:
+    """Print the table of recorded runs, or put it into a document."""
+    from lazytrain.report import glance as recorded
+
+    _show(recorded.glance(recorded.recorded_runs(folder)), document, "results")
 
 
 @report.command()
 def benchmarked(
     folder: Annotated[Path, typer.Argument(help="folder of recorded benchmarks")],
-    document: Annotated[
-        Path | None, typer.Option(help="document whose table is renewed")
-    ] = None,
+    document: DocumentOption = None,
 ) -> None:
     """Print the executor's recorded benchmarks, or put them into a document."""
     from lazytrain.report import benchmarked as recorded
-    from lazytrain.report.markdown import renew
 
-    table = recorded.benchmarked(folder)
-    if document is None:
-        typer.echo(table)
-    else:
-        renew(document, "benchmarks", table)
+    _show(recorded.benchmarked(folder), document, "benchmarks")
 
 
 @report.command()
 def differences(
     folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
-    document: Annotated[
-        Path | None, typer.Option(help="document whose table is renewed")
-    ] = None,
+    document: DocumentOption = None,
     paper: Paper = PAPER,
 ) -> None:
     """Print recorded runs beside the paper's rows, or put them into a document."""
     from lazytrain.report import differences as comparison
     from lazytrain.report.glance import recorded_runs
-    from lazytrain.report.markdown import renew
 
-    table = comparison.differences(recorded_runs(folder), paper)
-    if document is None:
-        typer.echo(table)
-    else:
-        renew(document, "differences", table)
+    _show(comparison.differences(recorded_runs(folder), paper), document, "differences")
 
 
 @app.command("claims")
 def claims(
     config: Annotated[Path, typer.Option(help="the claims")] = CLAIMS,
-    document: Annotated[
-        Path | None, typer.Option(help="document whose table is renewed")
-    ] = None,
+    document: DocumentOption = None,
     paper: Paper = PAPER,
 ) -> None:
     """Print the table of claims, or put it into a document."""
     from lazytrain.report.claims import claims_table, load_claims
     from lazytrain.report.compare import paper_values
-    from lazytrain.report.markdown import renew
 
     loaded = load_claims(config)
     table = claims_table(loaded, paper_values(loaded, paper))
-    if document is None:
-        typer.echo(table)
-    else:
-        renew(document, "claims", table)
+    _show(table, document, "claims")

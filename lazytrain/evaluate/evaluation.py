@@ -20,15 +20,8 @@ from lazytrain.evaluate.exact_match import (
     majority_baseline,
 )
 from lazytrain.evaluate.generate import generate
-from lazytrain.records import (
-    EvalRecord,
-    Prediction,
-    Provenance,
-    RunRecord,
-    SplitManifest,
-    read,
-    sha256_text,
-)
+from lazytrain.evaluated import EvalRecord, Prediction
+from lazytrain.records import Provenance, RunRecord, SplitManifest, read, sha256_text
 
 MARGIN_TOKENS = 16  # what an answer may be longer than the longest training answer
 

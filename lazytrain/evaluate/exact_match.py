@@ -22,7 +22,7 @@ from typing import Final
 
 from lazytrain.data.answers import extract_answer
 from lazytrain.data.rows import Row
-from lazytrain.records import Prediction
+from lazytrain.evaluated import Prediction
 
 __all__ = [
     "by_type",

@@ -28,8 +28,9 @@ from lazytrain.evaluate.initial import (
     initial_model,
     load_model,
 )
+from lazytrain.evaluated import EvalRecord, Prediction
 from lazytrain.provenance import collect
-from lazytrain.records import EvalRecord, Prediction, RunRecord, read, sha256_file
+from lazytrain.records import RunRecord, read, sha256_file
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazytrain.records import EvalRecord
+from lazytrain.evaluated import EvalRecord
 
 
 def by_type_table(record: EvalRecord) -> str:

@@ -7,10 +7,9 @@ norm, and AdamW on an fp32-exact master.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -23,6 +22,7 @@ from lazytrain.errors import InvalidInput
 from lazytrain.executor.consume import GradientFeed
 from lazytrain.executor.evaluate import EvaluationRunner
 from lazytrain.executor.itinerary import forward_visits, itinerary, step_visits
+from lazytrain.executor.launched import LaunchedStep
 from lazytrain.executor.loading import check_plan, fill_weights
 from lazytrain.executor.machinery import Choices, HostBuffers, make_machinery
 from lazytrain.executor.memory import (
@@ -33,11 +33,11 @@ from lazytrain.executor.memory import (
 )
 from lazytrain.executor.optimizer import HostOptimizer
 from lazytrain.executor.protocol import Peaks, StepResult
-from lazytrain.executor.step import StepRunner, cut_waves, wave_rows
+from lazytrain.executor.step import Machinery, StepRunner, cut_waves, wave_rows
 from lazytrain.executor.streams import Streams, Ticket
 from lazytrain.executor.timeline import Timeline
 from lazytrain.executor.updates import UpdateJob, UpdatePump
-from lazytrain.models.decoder import EMBEDDING, Decoder
+from lazytrain.models.decoder import Decoder
 from lazytrain.models.families import check_family
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.staging import UNIT_PARAMETERS
@@ -68,61 +68,6 @@ class EngineOptions:
     kernel: str = "auto"
     attention: str = "cudnn"
     unit_parameters: int = UNIT_PARAMETERS
-
-
-# How the simulator calls what the timeline calls by cause.
-_WINDOWS = {
-    "forward": "forward",
-    "backward": "backward",
-    "recompute": "replay",
-    "loss": "loss",
-}
-
-
-@dataclass
-class LaunchedStep:
-    """A step whose work has been launched; reading it waits for the device."""
-
-    pending: Future[StepResult]
-    timeline: Timeline | None = None
-    streams: Streams | None = None
-    finished_at: float = field(default_factory=time.perf_counter)
-    _result: StepResult | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Note when the step's numbers are known; the update may still run then."""
-        self.pending.add_done_callback(self._finished)
-
-    def _finished(self, _pending: Future[StepResult]) -> None:
-        self.finished_at = time.perf_counter()
-
-    def result(self) -> StepResult:
-        """Return the step's numbers."""
-        if self._result is None:
-            while not self.pending.done() and self.streams is not None:
-                try:
-                    self.pending.result(timeout=0.2)
-                except TimeoutError:
-                    self.streams.health.check()
-            got = self.pending.result()
-            spent = self.timeline.by_cause() if self.timeline else {}
-            self._result = StepResult(got.loss, got.grad_norm, got.skipped, spent)
-        return self._result
-
-    def window_s(self) -> dict[str, float]:
-        """Return measured compute seconds per window, named as the simulator does."""
-        windows: dict[str, float] = {}
-        for cause, subject, seconds in self.timeline.spans() if self.timeline else ():
-            if cause not in _WINDOWS:
-                continue
-            name = _WINDOWS[cause]
-            kind, _, index = subject.partition(".")
-            if kind == "layer":
-                name = f"{name} {index}"
-            elif subject == EMBEDDING:
-                name = EMBEDDING if cause == "forward" else f"{EMBEDDING} backward"
-            windows[name] = windows.get(name, 0.0) + seconds
-        return windows
 
 
 class StreamingEngine:
@@ -171,37 +116,14 @@ class StreamingEngine:
         self._host = self._buffers("weight")
         self._host_gradients = self._buffers("gradient")
         fill_weights(self.decoder, sizes.layouts, self._host, device, seed, state_dict)
-        with device_memory_for("allocating the plan's buffers"):
-            self._machinery = make_machinery(
-                plan,
-                self.decoder,
-                sizes,
-                self._streams,
-                HostBuffers(self._host, self._host_gradients),
-                boundary_homes(
-                    plan, sizes, self._arena, self._streams, tier, self._workers
-                ),
-                Choices(
-                    self._options.body, self._options.attention, self._options.poison
-                ),
-            )
+        self._machinery = self._make_machinery(tier)
         self._feed = GradientFeed(
             self._streams,
             self._machinery.sums,
             self._host_gradients,
             list(self._buffers("consumed").values()),
         )
-        self._optimizer = HostOptimizer(
-            plan,
-            settings,
-            sizes.layouts,
-            self._host,
-            self._feed,
-            kernel=self._options.kernel,
-            tier=tier,
-            unit_parameters=self._options.unit_parameters,
-            poison=self._options.poison,
-        )
+        self._optimizer = self._make_optimizer(settings, tier)
         self.master = self._optimizer.master
         self.optimizer_state = self._optimizer.state_format
         self.kernel = self._optimizer.kernel
@@ -210,6 +132,43 @@ class StreamingEngine:
     def _buffers(self, kind: str) -> dict[str, Tensor]:
         """Return the arena's buffers of one kind, by part or number."""
         return self._arena.buffers(f"{kind} ", self._sizes.dtype)
+
+    def _make_machinery(self, tier: Tier | None) -> Machinery:
+        """Allocate what the plan holds on the device."""
+        options = self._options
+        with device_memory_for("allocating the plan's buffers"):
+            return make_machinery(
+                self.plan,
+                self.decoder,
+                self._sizes,
+                self._streams,
+                HostBuffers(self._host, self._host_gradients),
+                boundary_homes(
+                    self.plan,
+                    self._sizes,
+                    self._arena,
+                    self._streams,
+                    tier,
+                    self._workers,
+                ),
+                Choices(options.body, options.attention, options.poison),
+            )
+
+    def _make_optimizer(
+        self, settings: OptimizerSettings, tier: Tier | None
+    ) -> HostOptimizer:
+        """Allocate optimizer state where the plan wants it."""
+        return HostOptimizer(
+            self.plan,
+            settings,
+            self._sizes.layouts,
+            self._host,
+            self._feed,
+            kernel=self._options.kernel,
+            tier=tier,
+            unit_parameters=self._options.unit_parameters,
+            poison=self._options.poison,
+        )
 
     def _make_schedule(self, settings: OptimizerSettings) -> None:
         """Fix the order of uploads and updates, and start the updating thread."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lazytrain.config import RunRow
-from lazytrain.records import Contract, EvalRecord
+from lazytrain.evaluated import EvalRecord
+from lazytrain.records import Contract
 from lazytrain.report.frames import (
     NOT_AVAILABLE,
     STATUS_CELLS,

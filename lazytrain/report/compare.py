@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lazytrain.records import Contract, EvalRecord, RunRecord
+from lazytrain.evaluated import EvalRecord
+from lazytrain.records import Contract, RunRecord
 from lazytrain.report.claims import Batches, Claim, Ratio, Spread, tolerance_text
 from lazytrain.report.frames import Number, fixed
 from lazytrain.report.printed import (

@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lazytrain.records import (
-    Contract,
-    EvaluationPoint,
-    RunRecord,
-    StepRecord,
-    read,
-    read_lines,
-)
+from lazytrain.evaluated import EvaluationPoint
+from lazytrain.records import Contract, RunRecord, StepRecord, read, read_lines
 from lazytrain.report.figures import COLOURS, new_figure, save_figure
 from lazytrain.report.frames import SYSTEMS, fixed
 

@@ -68,15 +68,10 @@ def derive_instance(
     scale = row.batch * row.seq_len / layers.tokens
     times = _costs(hardware, layers, run, scale)
     forward, backward = times.forward_s, times.backward_s
-    weights = tuple(
-        0 if run.resident_weights else part.weight_bytes
-        for part in parts
-        if part.kind == "layer"
-    )
+    weights = _streamed_weights(parts, run)
     rates = left_for_boundaries(
         _bandwidth(hardware), fixed.nvme, sum(forward), sum(backward)
     )
-    tie = min(forward)
     instance = Instance(
         name=f"{row.accelerator}/{row.scale}/{row.system}",
         model=row.model,
@@ -90,11 +85,7 @@ def derive_instance(
         mandatory_h2d_bytes=weights,
         bandwidth=rates,
         budget_bytes=budget,
-        # Tie-breaks only: far below the cheapest recomputation, and DRAM dearer
-        # than HBM, so that what fits in HBM stays there.
-        lambda_z_s=min(1e-4, tie / 100),
-        lambda_n_s=min(1e-3, tie / 10),
-        lambda_c_s=min(1e-5, tie / 1000),
+        **_tie_breaks(min(forward)),
         # A real step reads a boundary before the layer that needs it, and holds what
         # it recomputes; blocks beyond sqrt(L) would only hold more of it.
         max_block=max(8, math.ceil(math.sqrt(len(forward)))),
@@ -109,6 +100,28 @@ def derive_instance(
     if row.system in ON_BASELINE:
         return with_baseline_memory(instance, layers)
     return instance
+
+
+def _streamed_weights(parts: tuple[PartSpec, ...], run: Execution) -> tuple[int, ...]:
+    """Return each layer's bytes on their way to the device, 0 for resident weights."""
+    return tuple(
+        0 if run.resident_weights else part.weight_bytes
+        for part in parts
+        if part.kind == "layer"
+    )
+
+
+def _tie_breaks(cheapest_s: float) -> dict[str, float]:
+    """Return the objective's small terms.
+
+    Far below the cheapest recomputation, and DRAM dearer than HBM, so that what fits in
+    HBM stays there.
+    """
+    return {
+        "lambda_z_s": min(1e-4, cheapest_s / 100),
+        "lambda_n_s": min(1e-3, cheapest_s / 10),
+        "lambda_c_s": min(1e-5, cheapest_s / 1000),
+    }
 
 
 def _costs(

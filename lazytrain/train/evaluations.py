@@ -31,6 +31,7 @@ from lazytrain.evaluate.evaluation import (
 )
 from lazytrain.evaluate.exact_match import by_type, fraction_correct
 from lazytrain.evaluate.live import live_model
+from lazytrain.evaluated import EvaluationPoint, Prediction
 from lazytrain.executor.protocol import Engine, Peaks
 from lazytrain.profile.hardware import (
     device_for,
@@ -40,14 +41,7 @@ from lazytrain.profile.hardware import (
 )
 from lazytrain.profile.memory import gpu_context_bytes
 from lazytrain.provenance import collect
-from lazytrain.records import (
-    EvaluationPoint,
-    Prediction,
-    read_lines,
-    sha256_file,
-    write,
-    write_lines,
-)
+from lazytrain.records import read_lines, sha256_file, write, write_lines
 from lazytrain.train.request import Data, RunRequest
 from lazytrain.train.source import Source
 

@@ -31,7 +31,8 @@ from lazytrain.config import (
 from lazytrain.data.rows import write_rows
 from lazytrain.data.split import SplitSettings, split_rows
 from lazytrain.data.synthetic import generate
-from lazytrain.records import EvaluationPoint, StepRecord, read_lines, write
+from lazytrain.evaluated import EvaluationPoint
+from lazytrain.records import StepRecord, read_lines, write
 from lazytrain.train import checkpoint
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_row

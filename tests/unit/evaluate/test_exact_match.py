@@ -15,8 +15,8 @@ from lazytrain.evaluate.exact_match import (
     normalise,
 )
 from lazytrain.evaluate.table import by_type_table
+from lazytrain.evaluated import EvalRecord
 from lazytrain.provenance import collect
-from lazytrain.records import EvalRecord
 
 EQUAL = [
     ("3", "3."),

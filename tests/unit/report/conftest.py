@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from lazytrain.config import RunRow
-from lazytrain.records import EvalRecord, Provenance, RunRecord
+from lazytrain.evaluated import EvalRecord
+from lazytrain.records import Provenance, RunRecord
 
 PAPER = Path(__file__).parents[3] / "config" / "paper"
 

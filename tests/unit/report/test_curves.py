@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lazytrain.commands.report import app
-from lazytrain.records import EvaluationPoint, StepRecord, write, write_lines
+from lazytrain.evaluated import EvaluationPoint
+from lazytrain.records import StepRecord, write, write_lines
 from lazytrain.report.curves import courses, running_mean
 
 

@@ -23,7 +23,8 @@ from lazytrain.config import (
 from lazytrain.data.rows import write_rows
 from lazytrain.data.split import SplitSettings, split_rows
 from lazytrain.data.synthetic import generate
-from lazytrain.records import EvaluationPoint, RunRecord, read, read_lines, write
+from lazytrain.evaluated import EvaluationPoint
+from lazytrain.records import RunRecord, read, read_lines, write
 from lazytrain.train.request import RunRequest
 
 DRIVER = Path(__file__).parents[2] / "killpoints.py"

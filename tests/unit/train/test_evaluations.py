@@ -18,16 +18,9 @@ from lazytrain.evaluate.evaluation import sample
 from lazytrain.evaluate.generate import generate
 from lazytrain.evaluate.initial import InitialWeights, initial_model, load_model
 from lazytrain.evaluate.live import live_model
+from lazytrain.evaluated import EvalRecord, EvaluationPoint, Prediction
 from lazytrain.models.scales import model_config
-from lazytrain.records import (
-    EvalRecord,
-    EvaluationPoint,
-    Prediction,
-    SplitManifest,
-    read,
-    read_lines,
-    write_lines,
-)
+from lazytrain.records import SplitManifest, read, read_lines, write_lines
 from lazytrain.train import checkpoint
 from lazytrain.train.evaluations import Evaluator, epochs_taken
 from lazytrain.train.run import run_row

@@ -10,7 +10,8 @@ import pytest
 from smollm2 import gguf_or_skip
 
 from lazytrain.config import PipelineConfig, load_runs, load_yaml
-from lazytrain.records import EvalRecord, EvaluationPoint, RunRecord, read, read_lines
+from lazytrain.evaluated import EvalRecord, EvaluationPoint
+from lazytrain.records import RunRecord, read, read_lines
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))

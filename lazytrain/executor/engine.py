@@ -7,6 +7,7 @@ norm, and AdamW on an fp32-exact master.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -208,7 +209,7 @@ class StreamingEngine:
         self._count += 1
         streams = self._streams
         timeline = Timeline(streams, is_on=self._options.instrument)
-        with streams.on(streams.compute):
+        with self._workers_end_with_us(), streams.on(streams.compute):
             if self._numbers is not None:
                 # The loss of the step before must be read before it is cleared.
                 self._numbers.wait_on(streams.compute)
@@ -230,6 +231,19 @@ class StreamingEngine:
         self._last = LaunchedStep(job.result, timeline, streams)
         self._pump.submit(job)
         return self._last
+
+    @contextlib.contextmanager
+    def _workers_end_with_us(self) -> Iterator[None]:
+        """Tell the workers of a failure here.
+
+        They wait for points of the step that would never come, and closing waits for
+        them. What was launched before has all its points and is finished.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._streams.health.fail(error)
+            raise
 
     def _update_job(
         self, runner: StepRunner, batch: Batch, learning_rate: float, name: str
@@ -258,7 +272,8 @@ class StreamingEngine:
         """Return the summed loss and the supervised tokens; nothing is updated."""
         self.drain()
         streams = self._streams
-        with streams.on(streams.compute), torch.no_grad():
+        launching = self._workers_end_with_us()
+        with launching, streams.on(streams.compute), torch.no_grad():
             trip = self._machinery.weights.begin(
                 "evaluation", self._evaluation_stops, {}, self._end
             )

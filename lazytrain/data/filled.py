@@ -1,9 +1,10 @@
 """Rows without padding, for measuring throughput.
 
-Documents follow each other without a gap and are cut where a row ends; every token has
-a label. A padded row would flatter whoever skips what has no label, and padding is one
-token over and over: matrix products on such rows draw less power and run faster than
-training does.
+Documents follow each other without a gap, from row to row of a batch; what is left of
+the last one is not used, so that a batch begins where a resumed stream would. Every
+token has a label. A padded row would flatter whoever skips what has no label, and
+padding is one token over and over: matrix products on such rows draw less power and run
+faster than training does.
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ def filled_batches(
 ) -> FilledStream:
     """Return batches ``[batch, seq_len]`` of real tokens, all of them supervised.
 
-    A resumed stream goes on with the document after the last one that was begun.
-
     Args:
         rows: The rows to draw from, in the seeded order of every other stream.
         tokenizer: Renders and tokenises rows.
@@ -44,7 +43,7 @@ def filled_batches(
         seq_len: Tokens per row.
         seed: Seed of the order.
         epochs: Passes over the rows; endless if None.
-        start: Where to go on.
+        start: Where to go on, as :attr:`BatchStream.position` said.
         ahead: Batches to make at once, ``MOST_AHEAD`` at most: a system that waits for
             each step would be charged for tokenising otherwise.
 
@@ -74,21 +73,30 @@ class FilledStream(BatchStream):
     ) -> None:
         self._seq_len = seq_len
         super().__init__(rows, tokenizer, batch, fit, order, keep_partial=False)
-        self._ready = deque(islice(self._iterator, ahead))
+        self._ready = deque(islice(self._made(), ahead))
+        self._more = self._made()
+        self.position = order.start
 
     def __next__(self) -> Batch:
         """Return the next batch: one that is ready, or a new one."""
-        return self._ready.popleft() if self._ready else next(self._iterator)
+        made = self._ready.popleft() if self._ready else next(self._more)
+        batch, self.position = made
+        return batch
+
+    def _made(self) -> Iterator[tuple[Batch, Position]]:
+        """Yield batches, each with the position behind it."""
+        for batch in self._iterator:
+            yield batch, self._after
 
     def _run(self) -> Iterator[Batch]:
         needed = self._batch * self._seq_len
         tokens: list[int] = []
         for document, after in self._usable(1):
             tokens += document.input_ids
-            while len(tokens) >= needed:
-                self.position = after
+            if len(tokens) >= needed:
+                self._after = after
                 yield self._filled(tokens[:needed])
-                tokens = tokens[needed:]
+                tokens = []
 
     def _filled(self, tokens: list[int]) -> Batch:
         ids = torch.tensor(tokens, dtype=torch.int64).view(self._batch, -1)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,8 @@ def perform(stage: Stage, log_file: Path, limit_s: float | None) -> str | None:
     Its stderr goes to the log, as with the workflow's rules. At the limit the whole
     group is killed.
     """
+    if _ENDING.is_set():
+        return f"not started: {stage.name} was interrupted"
     log_file.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "lazytrain", *stage.words]
     with log_file.open("w", encoding="utf-8") as file:
@@ -175,7 +178,8 @@ def perform(stage: Stage, log_file: Path, limit_s: float | None) -> str | None:
         )
         _RUNNING.add(process.pid)
         try:
-            code = process.wait(limit_s)
+            # The signal may have come while the process was being started.
+            code = process.wait(0 if _ENDING.is_set() else limit_s)
         except subprocess.TimeoutExpired:
             return f"killed: {stage.name} was over {limit_s:.0f} s (log {log_file})"
         finally:
@@ -188,6 +192,9 @@ def perform(stage: Stage, log_file: Path, limit_s: float | None) -> str | None:
 
 
 _RUNNING: set[int] = set()
+_ENDING = threading.Event()
+# How a user, a batch system and a closed terminal end a process.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _kill_tree(pid: int) -> None:
@@ -206,15 +213,18 @@ def _ended_with_this_process() -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
+        _ENDING.set()
         for pid in list(_RUNNING):
             _kill_tree(pid)
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {name: signal.signal(name, end) for name in _SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        _ENDING.clear()
 
 
 def _environment() -> dict[str, str]:

@@ -25,20 +25,28 @@ def tokenizer():
 
 
 def test_tokens_are_the_documents_without_a_gap_and_all_have_labels(rows, tokenizer):
-    stream = filled_batches(rows, tokenizer, **SHAPE, epochs=1)
-    expected = [
-        token
-        for row in epoch_order(rows, 7, 0)
-        for token in encode(row, tokenizer).input_ids
-    ]
-    batches = list(stream)
-    assert len(batches) == len(expected) // 150
-    found = [token for batch in batches for token in batch.input_ids.flatten().tolist()]
-    assert found == expected[: len(found)]
+    documents = iter(epoch_order(rows, 7, 0))
+    batches = list(filled_batches(rows, tokenizer, **SHAPE, epochs=1))
+    assert len(batches) > 3
     for batch in batches:
+        expected = []
+        while len(expected) < 150:
+            expected += encode(next(documents), tokenizer).input_ids
+        assert batch.input_ids.flatten().tolist() == expected[:150]
         assert batch.real_tokens == batch.padded_tokens == 150
         assert batch.num_supervised == 3 * 49
         assert batch.documents is None
+
+
+@pytest.mark.parametrize("ahead", [0, 3, 10])
+def test_a_resumed_stream_goes_on_with_the_same_batches(rows, tokenizer, ahead):
+    truth = list(islice(filled_batches(rows, tokenizer, **SHAPE), 12))
+    stream = filled_batches(rows, tokenizer, **SHAPE, ahead=ahead)
+    for number in range(1, 6):
+        next(stream)
+        again = filled_batches(rows, tokenizer, **SHAPE, start=stream.position)
+        for found, expected in zip(islice(again, 6), truth[number:], strict=False):
+            assert found.input_ids.equal(expected.input_ids)
 
 
 def test_a_document_longer_than_a_row_is_cut_not_dropped(rows, tokenizer):

@@ -6,12 +6,12 @@ JSON (a list of objects, or one object holding such a list), JSON lines, Parquet
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from lazytrain.data.json_text import BadJson, parse_json
 from lazytrain.errors import InvalidInput
 
 Record = dict[str, Any]
@@ -122,9 +122,9 @@ def _json_lines(path: Path) -> Iterator[Record]:
         if not text.strip():
             continue
         try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            remedy = f"line {number} is not JSON: {error.msg}"
+            record = parse_json(text)
+        except BadJson as error:
+            remedy = f"line {number} {error.reason}"
             raise InvalidInput("data", str(path), remedy) from error
         if not isinstance(record, dict):
             raise InvalidInput("data", str(path), f"line {number} is not an object")
@@ -134,16 +134,18 @@ def _json_lines(path: Path) -> Iterator[Record]:
 def _json(path: Path) -> Iterator[Record]:
     text = "".join(line for _, line in _decoded_lines(path))
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":  # JSON lines under the name .json
+        data = parse_json(text)
+    except BadJson as error:
+        if error.is_extra:  # JSON lines under the name .json
             yield from _json_lines(path)
             return
-        remedy = f"line {error.lineno} is not JSON: {error.msg}"
-        raise InvalidInput("data", str(path), remedy) from error
+        raise InvalidInput("data", str(path), str(error)) from error
     if isinstance(data, dict):
         lists = [value for value in data.values() if isinstance(value, list)]
         data = lists[0] if len(lists) == 1 and not _is_record(data) else [data]
+    if not isinstance(data, list):
+        remedy = f"must hold a list of objects, not only {data!r:.40}"
+        raise InvalidInput("data", str(path), remedy)
     for place, record in enumerate(data):
         if not isinstance(record, dict):
             raise InvalidInput("data", str(path), f"entry {place} is not an object")

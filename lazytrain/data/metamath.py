@@ -122,7 +122,8 @@ def nothing_usable(
     if not skipped:
         return InvalidInput("data", source, "the data set is empty")
     if set(skipped) == {"missing field"}:
-        found = ", ".join(sorted(columns)) or "none"
+        names = ", ".join(sorted(columns)) or "none"
+        found = names.encode(errors="backslashreplace").decode()
         remedy = (
             "its rows need query and response, question and answer, messages, "
             f"conversations, or instruction and output; found: {found}"

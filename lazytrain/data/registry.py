@@ -6,16 +6,16 @@ its shape is then told from its columns.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 
 from lazytrain.config import SyntheticSettings
+from lazytrain.data.description import INFO_FILE, described, read_info
 from lazytrain.data.files import read_records
 from lazytrain.data.metamath import (
     SYNTHETIC,
@@ -24,36 +24,14 @@ from lazytrain.data.metamath import (
     normalise_records,
 )
 from lazytrain.data.rows import Row
-from lazytrain.data.shapes import Columns, Formatting, Shape, Tags
+from lazytrain.data.shapes import Shape
 from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract, sha256_text
 
-INFO_FILE = "dataset_info.json"
-
-
-class DatasetInfo(Contract):
-    """One entry of ``dataset_info.json``."""
-
-    file_name: str | None = None
-    hf_hub_url: str | None = None
-    formatting: Formatting = "alpaca"
-    columns: Columns = Columns()
-    tags: Tags = Tags()
-    subset: str | None = None
-    split: str = "train"
-    num_samples: int | None = Field(default=None, ge=1)
-
-    @model_validator(mode="after")
-    def _has_one_source(self) -> DatasetInfo:
-        if (self.file_name is None) == (self.hf_hub_url is None):
-            raise ValueError("give either file_name or hf_hub_url")
-        return self
-
-    def source(self, folder: Path) -> str:
-        """Return the path, relative to the description's folder, or the hub id."""
-        if self.file_name is not None:
-            return str(folder / self.file_name)
-        return str(self.hf_hub_url)
+# Weights further apart leave one data set without a row, or repeat it without end.
+MOST_RATIO: Final = 1e6
+MOST_ROWS: Final = 1_000_000  # a mixture of fewer rows may repeat them freely
+MOST_REPEATED: Final = 10  # times the rows at hand, of a larger mixture
 
 
 class Mixture(Contract):
@@ -91,10 +69,11 @@ def load_mixture(mixture: Mixture) -> LoadedRows:
 
     Raises:
         InvalidInput: If a data set is unknown, unreadable or without a usable row, or
-            a weight is not above zero.
+            a weight is not above zero, or the weights are too far apart.
     """
     if not mixture.names:
         raise InvalidInput("dataset", mixture.dataset, "name at least one data set")
+    _check_weights(mixture.weights or {})
     parts: list[list[Row]] = []
     skipped: Counter[str] = Counter()
     for name in mixture.names:
@@ -128,7 +107,7 @@ def load_dataset(
     """
     known = read_info(folder)
     if name in known:
-        info = known[name]
+        info = described(name, known[name], folder / INFO_FILE)
         shape = Shape(formatting=info.formatting, columns=info.columns, tags=info.tags)
         records = read_records(info.source(folder), info.split, info.subset)
         loaded = normalise_records(records, name, shape, needs_answer=False)
@@ -143,35 +122,7 @@ def load_dataset(
         raise
 
 
-def read_info(folder: Path) -> dict[str, DatasetInfo]:
-    """Read a folder's ``dataset_info.json``; without one, no names are known.
-
-    Raises:
-        InvalidInput: If an entry has an unknown key or a wrong value.
-    """
-    path = folder / INFO_FILE
-    if not path.is_file():
-        return {}
-    try:
-        raw: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput("dataset_info", str(path), f"is no JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise InvalidInput("dataset_info", str(path), "must be an object of data sets")
-    return {name: _entry(name, entry, path) for name, entry in raw.items()}
-
-
-def _entry(name: str, entry: Any, path: Path) -> DatasetInfo:
-    try:
-        return DatasetInfo.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join([name, *map(str, first["loc"])])
-        remedy = f"{first['msg']} (in {path})"
-        raise InvalidInput(field, first.get("input"), remedy) from error
-
-
-def _unknown(name: str, folder: Path, known: dict[str, DatasetInfo]) -> InvalidInput:
+def _unknown(name: str, folder: Path, known: dict[str, Any]) -> InvalidInput:
     remedy = (
         f"is neither in {folder / INFO_FILE} ({', '.join(sorted(known))}) nor a file, "
         "a folder or a hub id"
@@ -190,17 +141,40 @@ def _shuffled(rows: Sequence[Row], seed: int) -> list[Row]:
     return sorted(rows, key=lambda row: sha256_text(f"{seed}:{row.row_id}"))
 
 
+def _check_weights(weights: dict[str, float]) -> None:
+    """Refuse weights that give no sane shares, before any data is read."""
+    for name, weight in weights.items():
+        if not (math.isfinite(weight) and weight > 0):
+            raise InvalidInput(f"dataset.{name}", weight, "must be above zero")
+    if not weights:
+        return
+    if max(weights.values()) / MOST_RATIO > min(weights.values()):
+        remedy = (
+            f"the largest weight may be {MOST_RATIO:,.0f} times the smallest at most; "
+            "leave out the data set that has next to no share"
+        )
+        raise InvalidInput("dataset", weights, remedy)
+    if not math.isfinite(sum(weights.values())):
+        raise InvalidInput("dataset", weights, "give shares, such as 0.3 and 0.7")
+
+
 def _mixed(parts: list[list[Row]], mixture: Mixture) -> list[list[Row]]:
     """Take from each data set the number of rows that its weight asks for."""
     weights = mixture.weights
     if weights is None:
         return parts
-    for name, weight in weights.items():
-        if not (math.isfinite(weight) and weight > 0):
-            raise InvalidInput(f"dataset.{name}", weight, "must be above zero")
     shares = [weight / sum(weights.values()) for weight in weights.values()]
     totals = [len(part) / share for part, share in zip(parts, shares, strict=True)]
     total = min(totals) if mixture.strategy == "under" else max(totals)
+    at_hand = sum(map(len, parts))
+    most = max(MOST_ROWS, MOST_REPEATED * at_hand)
+    if total > most:
+        remedy = (
+            f"over would repeat the {at_hand:,} rows up to {total:,.0f}, and at most "
+            f"{most:,} are mixed; give weights nearer to the data sets' sizes, or "
+            "strategy under"
+        )
+        raise InvalidInput("dataset", weights, remedy)
     return [
         _taken(part, round(total * share), mixture.seed)
         for part, share in zip(parts, shares, strict=True)

@@ -8,6 +8,7 @@ names can be mapped as in LLaMA-Factory's ``dataset_info.json``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -127,8 +128,10 @@ def _system(record: Record, columns: Columns) -> list[Message]:
 def _history(turns: Any) -> list[Message]:
     """Read alpaca's history, a list of pairs (question, answer)."""
     messages: list[Message] = []
+    if not isinstance(turns or [], list | tuple):
+        raise Unusable("wrong history")
     for turn in turns or []:
-        if not isinstance(turn, Sequence) or isinstance(turn, str) or len(turn) != 2:
+        if not isinstance(turn, list | tuple) or len(turn) != 2:
             raise Unusable("wrong history")
         messages.append(Message(role="user", content=_text(turn[0])))
         messages.append(Message(role="assistant", content=_text(turn[1])))
@@ -178,7 +181,8 @@ def _turns(
     for turn in turns:
         if not isinstance(turn, dict) or not set(keys) <= turn.keys():
             raise Unusable("missing field")
-        role = roles.get(turn[keys[0]])
+        said = turn[keys[0]]
+        role = roles.get(said) if isinstance(said, str) else None
         if role is None:
             raise Unusable("wrong roles")
         messages.append(Message(role=role, content=_text(turn[keys[1]])))
@@ -203,15 +207,34 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # an answer given as a number
+        return _number(value)
     if not isinstance(value, str):
         raise Unusable("content is not text")
-    return value.strip()
+    return _encodable(value.strip())
+
+
+def _number(value: float) -> str:
+    """Return an answer given as a number, as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Unusable("number is not finite")
+    try:
+        return str(value)
+    except ValueError as error:  # more digits than Python writes
+        raise Unusable("number is not finite") from error
+
+
+def _encodable(text: str) -> str:
+    """Return a text as it is, unless it holds half a character (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Unusable("text is not Unicode") from error
+    return text
 
 
 def _label(value: Any) -> str:
     """Return an optional column's text; anything else counts as absent."""
-    return value.strip() if isinstance(value, str) else ""
+    return _encodable(value.strip()) if isinstance(value, str) else ""
 
 
 def _row(messages: Sequence[Message], record: Record, row_id: int) -> Row:

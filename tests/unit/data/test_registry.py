@@ -204,6 +204,37 @@ def test_mixing_by_weight(two_sets, weights, strategy, counts):
     assert rows == load_mixture(mixture).rows
 
 
+@pytest.mark.parametrize(
+    ("weights", "strategy", "message"),
+    [
+        ({"small": 1e-300, "large": 1e300}, "under", "1,000,000 times the smallest"),
+        ({"small": 1e-300, "large": 1e300}, "over", "1,000,000 times the smallest"),
+        ({"small": 1, "large": 1e9}, "over", "1,000,000 times the smallest"),
+        ({"small": 1e308, "large": 1e308}, "under", "give shares"),
+        ({"small": 1e6, "large": 1}, "over", "110 rows up to 100,000,100"),
+    ],
+)
+def test_weights_that_are_too_far_apart_are_refused(
+    two_sets, weights, strategy, message
+):
+    mixture = Mixture(dataset=weights, dataset_dir=two_sets, strategy=strategy)
+    with pytest.raises(InvalidInput, match=message):
+        load_mixture(mixture)
+
+
+def test_weights_are_checked_before_anything_is_read(tmp_path):
+    weights = {"gone.json": 1.0, "gone-too.json": 1e9}
+    with pytest.raises(InvalidInput, match="times the smallest"):
+        load_mixture(Mixture(dataset=weights, dataset_dir=str(tmp_path)))
+
+
+def test_small_data_sets_may_be_repeated_often(two_sets):
+    weights = {"small": 1000.0, "large": 1.0}
+    mixture = Mixture(dataset=weights, dataset_dir=two_sets, strategy="over")
+    counts = Counter(row.query.split()[0] for row in load_mixture(mixture).rows)
+    assert counts == {"small": 100_000, "large": 100}
+
+
 def test_samples_are_limited_and_seeded(two_sets):
     some = [
         load_mixture(

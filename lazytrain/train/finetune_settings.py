@@ -77,7 +77,9 @@ class FineTune(Contract):
     batch: int = Field(ge=1)
     seq_len: int = Field(ge=2)
     num_steps: int | None = Field(default=None, ge=1, description="or num_epochs")
-    num_epochs: float | None = Field(default=None, gt=0, description="or num_steps")
+    num_epochs: float | None = Field(
+        default=None, gt=0, le=10_000, description="or num_steps"
+    )
     learning_rate: float = Field(gt=0)
     schedule: ScheduleSettings = ScheduleSettings(kind="cosine", warmup_fraction=0.03)
     eval_every: int = Field(default=0, ge=0, description="0: only at the end")

@@ -203,4 +203,4 @@ def _remark(claim: Claim, evidence: Evidence, accelerator: str, is_meant: bool) 
     if not stand_ins:
         return ""
     names = ", ".join(sorted(stand_ins))
-    return f"{names} stands in: the order may carry over, the size does not"
+    return f"{names} stands in: neither order nor size carries over"

@@ -53,8 +53,8 @@ def fixed(value: float | None, decimals: int) -> str:
 
 
 def gigabytes(value: int | None) -> float | None:
-    """Return bytes in GB of 1e9 bytes, the paper's unit."""
-    return None if value is None else value / 1e9
+    """Return bytes in GB of 1e9 bytes, the paper's unit; none of a CPU's device."""
+    return value / 1e9 if value else None
 
 
 STATUS_CELLS = {"oom": "OOM", "host_oom": HOST_OOM, "not_run": NOT_RUN}

@@ -149,15 +149,18 @@ def choose(
         InvalidInput: If the sheet has no such row.
     """
     chosen = []
+    known = dict.fromkeys(r.scale for r in sheet if r.accelerator == accelerator)
     for scale in scales:
+        if scale not in known:
+            remedy = f"{accelerator} has: {', '.join(known) or 'no rows'}"
+            raise InvalidInput("scale", scale, remedy)
         here = [r for r in sheet if (r.accelerator, r.scale) == (accelerator, scale)]
         found = {row.system: row for row in here}
         wanted = names.split(",") if names else list(found)
         for name in wanted:
             if name not in found:
                 place = f"{accelerator}/{scale}/{name}"
-                known = ", ".join(found) or "none"
-                raise InvalidInput("run", place, f"the sheet has: {known}")
+                raise InvalidInput("run", place, f"the sheet has: {', '.join(found)}")
             chosen.append(found[name])
     return chosen
 

@@ -64,6 +64,18 @@ def recorded(workspace):
     return workspace
 
 
+@pytest.mark.parametrize("text", ['{"purpose": "thr', "{}", "[]"])
+def test_a_file_that_is_no_record_is_named(recorded, text):
+    place = recorded.folder / "results" / "recorded" / "test" / "broken"
+    place.mkdir()
+    (place / "record.json").write_text(text)
+    done = recorded.snakemake(
+        "-n", "results/table3.csv", "--config", "records=recorded/test"
+    )
+    assert done.returncode != 0
+    assert "recorded/test/broken/record.json is no record" in done.stdout
+
+
 def test_tables_come_from_records_without_a_gpu(recorded):
     names = [f"results/{name}.csv" for name in ("table3", "table5", "compare")]
     names += ["results/table2.csv", "results/figures/throughput.svg"]

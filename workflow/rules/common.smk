@@ -71,11 +71,22 @@ def choose_accelerator() -> str:
     return chosen
 
 
+def field_of(path: Path | str, field: str) -> str:
+    """Return one field of a recorded file; name the file that is no record."""
+    try:
+        return json.loads(Path(path).read_text())[field]
+    except (ValueError, KeyError, TypeError) as error:
+        raise WorkflowError(
+            f"{path} is no record ({type(error).__name__}: {error}): remove it, or make"
+            " it again with the command that its folder is named after"
+        ) from None
+
+
 def recorded_files(name: str, purpose: str = "") -> list[str]:
     """Return the recorded files of one name, and of one purpose of run if given."""
     files = sorted(Path("results", SETTINGS.records).glob(f"**/{name}"))
     if purpose:
-        files = [p for p in files if json.loads(p.read_text())["purpose"] == purpose]
+        files = [p for p in files if field_of(p, "purpose") == purpose]
     return [path.as_posix() for path in files]
 
 
@@ -83,13 +94,13 @@ def shown_accelerators() -> list[str]:
     """Return the sheet ids that the tables show: the chosen one, or the recorded."""
     if IS_MEASURED:
         return [ACCELERATOR]
-    records = [json.loads(Path(p).read_text()) for p in recorded_files("record.json")]
+    records = recorded_files("record.json")
     if not records:
         raise WorkflowError(
             f"records = {SETTINGS.records!r}: no record.json below"
             f" results/{SETTINGS.records}; --config records=runs measures here"
         )
-    return sorted({record["accelerator"] for record in records})
+    return sorted({field_of(path, "accelerator") for path in records})
 
 
 def run_files(*flags: str, scale: str = "") -> list[str]:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 
 import pytest
+from processes import default_signals
 
 from lazytrain.errors import InvalidInput
 from lazytrain.tiers import run_folder
@@ -32,6 +33,7 @@ def run(root, body):
         text=True,
         check=False,
         timeout=60,
+        preexec_fn=default_signals,
     )
 
 

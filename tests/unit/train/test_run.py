@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import default_signals
 from transformers import AutoModelForCausalLM
 
 from lazytrain.config import (
@@ -108,13 +109,14 @@ def test_an_interrupted_run_leaves_no_half_written_file(data, tmp_path):
         [sys.executable, "-m", "lazytrain.train.worker", tmp_path / "request.json"],
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=default_signals,
     )
     assert process.stderr is not None
     for line in process.stderr:
         if "1/1000000" in line:
             break
     process.send_signal(signal.SIGINT)
-    process.communicate()
+    process.communicate(timeout=60)
     assert process.returncode != 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == [
         "steps.partial.jsonl"

@@ -119,6 +119,14 @@ def test_rows_come_in_the_order_asked_for():
         choose(rows, "cpu", ["3B"], "nothing")
 
 
+def test_an_unknown_scale_is_an_error_even_where_all_systems_are_meant():
+    sheet = [row(), row(scale="7B")]
+    with pytest.raises(InvalidInput, match=r"99B.*h200-cap70 has: 3B, 7B"):
+        choose(sheet, "h200-cap70", ["99B"], "")
+    with pytest.raises(InvalidInput, match="cpu has: no rows"):
+        choose(sheet, "cpu", ["3B"], "")
+
+
 def test_a_failing_stage_says_why(tmp_path):
     stage = Stage("check", ("check", "no.json", "no.json"), tmp_path / "out")
     reason = perform(stage, tmp_path / "log", None)

@@ -37,6 +37,10 @@ def run(
     rows: Annotated[Path, typer.Option(help="rows that `data split` wrote")],
     out: Annotated[Path, typer.Option(help="folder for record, steps and weights")],
     plan: Annotated[Path | None, typer.Option(help="plan that `solve` wrote")] = None,
+    instance: Annotated[
+        Path | None,
+        typer.Option(help="the plan's instance: a plan that it refutes is not run"),
+    ] = None,
     purpose: Annotated[
         PurposeName, typer.Option(help="throughput measures, quality trains to an EM")
     ] = PurposeName.THROUGHPUT,
@@ -65,6 +69,8 @@ def run(
     from lazytrain.train.request import RunRequest
     from lazytrain.train.run import run_row
 
+    if plan is not None and instance is not None:
+        refuse_refuted(plan, instance)
     settings = load_yaml(PipelineConfig, config)
     sheet = load_runs(Path(settings.runs))
     request = RunRequest(
@@ -83,6 +89,20 @@ def run(
         _run_searched(request, search_batch, hardware, layers)
     else:
         run_row(request)
+
+
+def refuse_refuted(plan: Path, instance: Path) -> None:
+    """Refuse a plan that breaks a rule of its instance, as the workflow's check does.
+
+    Raises:
+        PlanViolation: With every violation in words.
+    """
+    from lazytrain.records import read
+    from lazytrain.schedule.check import check
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.plan import Plan
+
+    check(read(Plan, plan), read(Instance, instance)).raise_if_violated()
 
 
 def _run_searched(

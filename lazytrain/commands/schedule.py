@@ -174,8 +174,12 @@ def simulate(
     instance: Annotated[Path, typer.Argument(help="its instance JSON")],
     trace: Annotated[Path | None, typer.Option(help="Perfetto trace to write")] = None,
     figure: Annotated[Path | None, typer.Option(help="Gantt SVG to write")] = None,
+    unchecked: Annotated[
+        bool, typer.Option(help="simulate a plan that the checker refutes, too")
+    ] = False,
 ) -> None:
     """Lay out one step of a plan; print its prediction as JSON."""
+    from lazytrain.schedule.check import check
     from lazytrain.schedule.instance import Instance
     from lazytrain.schedule.plan import Plan
     from lazytrain.schedule.simulate import simulate
@@ -188,6 +192,8 @@ def simulate(
             f"{plan} was made for another instance than {instance};"
             " `lazytrain check` says where they differ"
         )
+    if not unchecked:
+        check(read, problem).raise_if_violated()
     result = simulate(read, problem)
     if trace:
         write_trace(result, trace)

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from lazytrain import records
 from lazytrain.commands import estimate as estimate_commands
 from lazytrain.commands import schedule as schedule_commands
+from lazytrain.commands.run import refuse_refuted
 from lazytrain.errors import InvalidInput, NoSchedule, PlanMismatch
+from lazytrain.schedule.check import PlanViolation
 from lazytrain.schedule.plan import Plan
 
 RUNNER = CliRunner()
@@ -56,6 +58,21 @@ def test_check_exits_1_and_names_the_violation(instance_file, tmp_path):
     result = run("check", plan, instance_file)
     assert result.exit_code == 1
     assert "[transfer]" in result.stderr
+
+
+def test_a_refuted_plan_is_simulated_only_if_asked_and_never_run(
+    instance_file, tmp_path
+):
+    plan = tmp_path / "plan.json"
+    run("solve", instance_file, "--out", plan)
+    solved = records.read(Plan, plan)
+    refuse_refuted(plan, instance_file)
+    records.write(solved.model_copy(update={"transfers": solved.transfers[1:]}), plan)
+    with pytest.raises(PlanViolation, match=r"\[transfer\]"):
+        run("simulate", plan, instance_file)
+    assert run("simulate", plan, instance_file, "--unchecked").exit_code == 0
+    with pytest.raises(PlanViolation, match=r"\[transfer\]"):
+        refuse_refuted(plan, instance_file)
 
 
 def test_a_plan_of_another_instance_is_not_simulated(make_instance, tmp_path):

@@ -156,14 +156,26 @@ def _versions() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Return this process's command with paths relative to the working folder.
+    """Return this process's command without the folders of its machine.
 
-    A process that was started for one run alone names the command behind it.
+    Paths below the working folder become relative, others keep their last two names. A
+    process that was started for one run alone names the command behind it.
     """
     if COMMAND in os.environ:
         return os.environ[COMMAND]
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return shlex.join(words).replace(f"{Path.cwd()}/", "")
+    words = [Path(sys.argv[0]).name, *(_portable(word) for word in sys.argv[1:])]
+    return shlex.join(words)
+
+
+def _portable(word: str) -> str:
+    """Return a word of a command with its path, if it is or ends in one, shortened."""
+    option, equals, value = word.rpartition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return word
+    if path.is_relative_to(Path.cwd()):
+        return f"{option}{equals}{path.relative_to(Path.cwd())}"
+    return f"{option}{equals}{Path(*path.parts[1:][-2:])}"
 
 
 def collect(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(help=__doc__)
+LIMIT_HIT = 3  # exit code; 2 is a user's error, 1 any other
 
 
 @app.callback()
@@ -29,7 +30,10 @@ def train(
         bool, typer.Option("--json", help="print the record as JSON on stdout")
     ] = False,
 ) -> None:
-    """Measure, plan and train; leaves record, steps, plan and weights in ``out``."""
+    """Measure, plan and train; leaves record, steps, plan and weights in ``out``.
+
+    Exit code 3 if the run ended at a memory limit: its record says which.
+    """
     from lazytrain.config import load_yaml
     from lazytrain.train.finetune import FineTune, fine_tune
 
@@ -41,3 +45,6 @@ def train(
         sys.stdout.write(record.model_dump_json() + "\n")
     else:
         sys.stdout.write(f"{record.status}: {settings.out / 'record.json'}\n")
+    if record.status != "ok":
+        sys.stderr.write(f"lazytrain: {record.status}: {record.reason}\n")
+        raise typer.Exit(LIMIT_HIT)

@@ -136,6 +136,22 @@ def _drop_cache(path: Path) -> None:
         os.close(handle)
 
 
+def make_scratch(folder: Path) -> None:
+    """Make the folder for NVMe files if it is not there.
+
+    Raises:
+        InvalidInput: If it cannot be made, or is no folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        remedy = (
+            f"cannot be made a folder ({error.strerror}); give a folder on a local "
+            "disk that can be written, or leave it empty for the temporary one"
+        )
+        raise InvalidInput("scratch", str(folder), remedy) from error
+
+
 def measure_disk(folder: Path, num_bytes: int = 256 * MIB) -> DiskRates:
     """Measure writing then reading a scratch file past the page cache.
 
@@ -148,7 +164,7 @@ def measure_disk(folder: Path, num_bytes: int = 256 * MIB) -> DiskRates:
     Raises:
         InvalidInput: If the folder cannot take the file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_scratch(folder)
     path = folder / f".lazytrain-bandwidth-{os.getpid()}"
     create = os.O_CREAT | os.O_TRUNC
     try:
@@ -162,7 +178,8 @@ def measure_disk(folder: Path, num_bytes: int = 256 * MIB) -> DiskRates:
         _drop_cache(path)
         read_s = _pieces(path, os.O_RDONLY | direct, num_bytes, False)
     except OSError as error:
-        raise InvalidInput("scratch", str(folder), f"{error.strerror}") from error
+        remedy = f"{error.strerror}; give a folder on a local disk with room"
+        raise InvalidInput("scratch", str(folder), remedy) from error
     finally:
         path.unlink(missing_ok=True)
     return DiskRates(

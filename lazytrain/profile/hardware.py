@@ -16,7 +16,12 @@ from lazytrain.config import AcceleratorSettings, OptimizerSettings, PipelineCon
 from lazytrain.errors import InvalidInput
 from lazytrain.profile import memory
 from lazytrain.profile.accelerator import cap_bytes, is_gpu
-from lazytrain.profile.bandwidth import fastest_s, measure_disk, measure_link
+from lazytrain.profile.bandwidth import (
+    fastest_s,
+    make_scratch,
+    measure_disk,
+    measure_link,
+)
 from lazytrain.provenance import collect, device_name, num_cores
 from lazytrain.records import HardwareProfile
 from lazytrain.units import MIB, parse_bytes
@@ -147,6 +152,7 @@ def measure_hardware(accelerator: str, config: PipelineConfig) -> HardwareProfil
     threads = config.optimizer.threads or num_cores()
     torch.set_num_threads(threads)
     scratch = scratch_folder(config)
+    make_scratch(scratch)
     name = device_name(accelerator)
     return HardwareProfile(
         accelerator=accelerator,

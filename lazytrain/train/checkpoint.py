@@ -61,12 +61,28 @@ class RandomState(Contract):
     numpy: str
 
 
+class Course(Contract):
+    """Settings that decide which rows come in which batch, beside seed and rows.
+
+    ``template`` is the name of the chat template, or the start of its hash.
+    """
+
+    purpose: str
+    batch: int
+    seq_len: int
+    pack: bool
+    group_by_length: bool
+    allow_truncation: bool
+    template: str
+
+
 class TrainingState(Contract):
     """What a checkpoint says beside its tensors.
 
     ``step`` counts batches taken, ``applied_steps`` updates: a step without a label or
     with a non-finite norm takes a batch and updates nothing. The learning rate of the
     next step follows from ``step`` and the settings, whose hash is ``config_sha256``.
+    ``course`` is None in checkpoints that are older than the field.
     """
 
     version: Literal[1] = 1
@@ -85,6 +101,7 @@ class TrainingState(Contract):
     dtype: str
     master: str
     optimizer_state: str
+    course: Course | None = None
 
 
 class Manifest(Contract):

@@ -18,12 +18,13 @@ from lazytrain.data.rows import read_rows, write_rows
 from lazytrain.data.split import SplitSettings, side_rows
 from lazytrain.profile.accelerator import resolve_accelerator
 from lazytrain.records import RunRecord, SplitManifest, read, write, write_text
+from lazytrain.train.checkpoint import Checkpoint
 from lazytrain.train.finetune_settings import SCALE, FineTune, said
-from lazytrain.train.lock import hold_accelerator
+from lazytrain.train.lock import hold_accelerator, hold_out
 from lazytrain.train.planning import make_plan
 from lazytrain.train.request import RunRequest, training_batches
-from lazytrain.train.resume import AUTO, reusable_plan
-from lazytrain.train.run import guarded, train_source
+from lazytrain.train.resume import AUTO, begin, reusable_plan
+from lazytrain.train.run import guarded, leave, train_source
 from lazytrain.train.source import RANDOM, Source, load_source
 
 __all__ = ["SCALE", "FineTune", "fine_tune", "prepare_data"]
@@ -70,7 +71,16 @@ def fine_tune(settings: FineTune, resume: str = AUTO) -> RunRecord:
     Raises:
         InvalidInput: If model, data, budgets, plan or checkpoint cannot be used.
         DeviceBusy: If another run holds the GPU.
+        OutBusy: If another run writes into the same folder.
     """
+    with hold_out(settings.out):
+        record = _fine_tune(settings, resume)
+        leave(record, settings.out)
+    return record
+
+
+def _fine_tune(settings: FineTune, resume: str) -> RunRecord:
+    """Prepare data and plan, and train."""
     accelerator = resolve_accelerator(settings.accelerator)
     name = settings.model if settings.weights == "random" else None
     weights = RANDOM if name is not None else settings.model
@@ -84,13 +94,12 @@ def fine_tune(settings: FineTune, resume: str = AUTO) -> RunRecord:
         counted = settings.model_copy(update={"num_steps": steps})
         request = _request(counted, accelerator, rows, split, resume)
     with hold_accelerator(accelerator):
+        point = begin(request, source)
         if request.plan is None:
             plan = settings.out / "plan.json"
-            _write_plan(request, source, plan)
+            _write_plan(request, source, point, plan)
             request = request.model_copy(update={"plan": plan})
-        record = guarded(request, lambda given: train_source(given, source))
-    write(record, settings.out / "record.json")
-    return record
+        return guarded(request, lambda given: train_source(given, source, point))
 
 
 def _request(
@@ -112,9 +121,11 @@ def _request(
     )
 
 
-def _write_plan(request: RunRequest, source: Source, path: Path) -> None:
+def _write_plan(
+    request: RunRequest, source: Source, point: Checkpoint | None, path: Path
+) -> None:
     """Write the plan of the checkpoint to go on from, or else a new one."""
-    saved = reusable_plan(request)
+    saved = reusable_plan(request, point)
     if saved is not None:
         write_text(saved, path)
     else:

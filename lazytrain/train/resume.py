@@ -19,7 +19,7 @@ from lazytrain.errors import InvalidInput
 from lazytrain.profile.hardware import settings_for
 from lazytrain.records import StepRecord, canonical_json, sha256_text
 from lazytrain.schedule.plan import Plan
-from lazytrain.train import checkpoint
+from lazytrain.train import checkpoint, earlier
 from lazytrain.train.checkpoint import (
     Broken,
     Checkpoint,
@@ -27,6 +27,7 @@ from lazytrain.train.checkpoint import (
     StreamPosition,
     TrainingState,
 )
+from lazytrain.train.course import check_course, course_of
 from lazytrain.train.randomness import random_state, set_random_state
 from lazytrain.train.request import Data, RunRequest
 from lazytrain.train.schedule_lr import learning_rate
@@ -42,6 +43,27 @@ AUTO, NEVER = "auto", "never"
 
 # What an engine offers whose training can be saved and continued.
 RESUMABLE: Final = ("optimizer_tensors", "load_training_state", "applied_steps")
+
+
+def begin(request: RunRequest, source: Source) -> Checkpoint | None:
+    """Return the checkpoint to go on from, and set an earlier run's results aside.
+
+    Those of a run that is complete stay: going on from its end changes nothing.
+
+    Raises:
+        InvalidInput: If it cannot be gone on from as asked; nothing is moved then.
+    """
+    point = find(request)
+    root = request.out / FOLDER
+    if point is not None:
+        check_course(request, source.tokenizer, point)
+        is_own = point.folder.resolve().parent == root.resolve()
+        if is_own and point.state.step == request.settings.num_steps:
+            return point
+    earlier.set_aside(request.out)
+    if request.resume == NEVER:
+        earlier.set_aside(request.out, [FOLDER])
+    return point
 
 
 def find(request: RunRequest) -> Checkpoint | None:
@@ -90,26 +112,20 @@ def planning_sha256(row: RunRow, config: PipelineConfig) -> str:
     return sha256_text("".join(canonical_json(part) for part in parts))
 
 
-def reusable_plan(request: RunRequest) -> str | None:
+def reusable_plan(request: RunRequest, point: Checkpoint | None) -> str | None:
     """Return the plan of the checkpoint to go on from, if it fits what is asked.
 
     A plan solved anew from new measurements may sum in another order; the saved one
     gives the undisturbed run's numbers bit for bit.
+
+    Args:
+        request: The run.
+        point: The checkpoint, verified as :func:`find` returns it.
     """
-    if request.resume == NEVER:
+    if point is None:
         return None
-    given = Path(request.resume)
-    root = request.out / FOLDER if request.resume == AUTO else given
     wanted = planning_sha256(request.row, request.config)
-    inner = root / FOLDER if (root / FOLDER).is_dir() else root
-    for folder in (*checkpoint.folders(inner), root):
-        try:
-            found = Checkpoint(folder)
-            if found.state.planning_sha256 == wanted:
-                return found.document(PLAN)
-        except Broken:
-            continue
-    return None
+    return point.document(PLAN) if point.state.planning_sha256 == wanted else None
 
 
 def position_of(point: Checkpoint | None) -> Position | None:
@@ -214,13 +230,14 @@ class Saver:
             dtype=executor.dtype,
             master=engine.master,
             optimizer_state=engine.optimizer_state,
+            course=course_of(request, self.source.tokenizer),
         )
 
     def restore(self, point: Checkpoint) -> None:
         """Bring engine and generators to where a checkpoint was saved.
 
         Raises:
-            InvalidInput: If model, data, seed or optimizer are others than saved.
+            InvalidInput: If model or optimizer are others than saved.
         """
         state = point.state
         self._check(point)
@@ -243,16 +260,11 @@ class Saver:
             "dtype": "resume with the executor.dtype that saved it",
             "master": "resume with the optimizer.master that saved it",
             "optimizer_state": "resume with the optimizer type and fraction of then",
-            "rows_sha256": "the training rows are others than those it was saved with",
-            "seed": "another seed orders the rows differently",
         }
         for name, remedy in hints.items():
             if getattr(saved, name) != getattr(now, name):
                 value = f"{getattr(now, name)}, saved {getattr(saved, name)}"
                 raise InvalidInput(name, value, f"{remedy}; or start in another out")
-        if saved.step > now.num_steps:
-            remedy = f"the checkpoint is at step {saved.step} already"
-            raise InvalidInput("num_steps", now.num_steps, remedy)
         for name in ("learning_rate", "num_steps", "plan_sha256", "config_sha256"):
             if getattr(saved, name) != getattr(now, name):
                 log.warning("%s is not the saved run's", name)

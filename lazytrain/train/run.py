@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from lazytrain.errors import LazyTrainError, OutOfMemory
 from lazytrain.executor.protocol import Engine
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.scales import model_config
+from lazytrain.profile.bandwidth import make_scratch
 from lazytrain.profile.hardware import (
     device_for,
     dtype_of,
@@ -29,11 +30,12 @@ from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 from lazytrain.schedule.plan import Plan
-from lazytrain.train import capacity, resume
+from lazytrain.train import capacity, earlier, resume
 from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
 from lazytrain.train.build import PLANNED, build_engine, optimizer_for
+from lazytrain.train.checkpoint import Checkpoint
 from lazytrain.train.evaluations import Evaluator
-from lazytrain.train.lock import hold_accelerator
+from lazytrain.train.lock import hold_accelerator, hold_out
 from lazytrain.train.loop import Loop, check_purpose
 from lazytrain.train.measure import Outcome
 from lazytrain.train.record import (
@@ -60,22 +62,36 @@ def run_row(request: RunRequest) -> RunRecord:
     Raises:
         InvalidInput: If data, plan or settings cannot be used.
         DeviceBusy: If another run holds the GPU.
+        OutBusy: If another run writes into the same folder.
     """
     check_purpose(request.settings)
+    # A worker's folder is held by the process that waits for it.
+    with nullcontext() if is_worker() else hold_out(request.out):
+        record = _run(request)
+        leave(record, request.out)
+    return record
+
+
+def leave(record: RunRecord, out: Path) -> None:
+    """Write a run's record; what an earlier run left is then out of date."""
+    write(record, out / "record.json")
+    if record.status == "ok":
+        earlier.discard(out)
+
+
+def _run(request: RunRequest) -> RunRecord:
+    """Run the row where it can run, and say otherwise why it cannot."""
     row = request.row
     request, unplanned = _without_plan(request)
     reason = why_not(row.system, row.accelerator) or _short_of_disk(request)
-    if reason is not None:
-        record = record_of(request, {"status": "not_run", "reason": reason})
-    elif unplanned is not None:
-        record = record_of(request, {"status": "oom", "reason": unplanned})
-    elif row.system in DEEPSPEED_SYSTEMS and not is_worker():
-        record = run_in_process_of_its_own(request)
-    else:
-        with hold_accelerator(row.accelerator):
-            record = guarded(request, _train)
-    write(record, request.out / "record.json")
-    return record
+    if reason is not None or unplanned is not None:
+        earlier.set_aside(request.out)
+        status = "oom" if reason is None else "not_run"
+        return record_of(request, {"status": status, "reason": reason or unplanned})
+    if row.system in DEEPSPEED_SYSTEMS and not is_worker():
+        return run_in_process_of_its_own(request)
+    with hold_accelerator(row.accelerator):
+        return guarded(request, _train)
 
 
 def _without_plan(request: RunRequest) -> tuple[RunRequest, str | None]:
@@ -99,7 +115,9 @@ def _short_of_disk(request: RunRequest) -> str | None:
     if request.row.system != "zero-infinity":
         return None
     count = Decoder(model_config(request.row.model)).num_parameters
-    free = disk_free_bytes(scratch_folder(request.config))
+    scratch = scratch_folder(request.config)
+    make_scratch(scratch)
+    free = disk_free_bytes(scratch)
     return capacity.short_of_disk(request.row.system, count, free)
 
 
@@ -144,15 +162,23 @@ def guarded(request: RunRequest, train: Callable[[RunRequest], RunRecord]) -> Ru
 
 def _train(request: RunRequest) -> RunRecord:
     """Load the row's model and train it."""
-    return train_source(request, load_source(request.config.weights, request.row.model))
+    source = load_source(request.config.weights, request.row.model)
+    return train_source(request, source, resume.begin(request, source))
 
 
-def train_source(request: RunRequest, source: Source) -> RunRecord:
-    """Build the engine, run the loop, and describe what came of it."""
+def train_source(
+    request: RunRequest, source: Source, point: Checkpoint | None
+) -> RunRecord:
+    """Build the engine, run the loop, and describe what came of it.
+
+    Args:
+        request: The run.
+        source: Its model.
+        point: Where it goes on, as ``resume.begin`` found it; None: from the start.
+    """
     row, config = request.row, request.config
     plan = read(Plan, request.plan) if request.plan is not None else None
     _check_memory(request, source, plan)
-    point = resume.find(request)
     data = load_data(request, source.tokenizer, resume.position_of(point))
     first = replace(source, state_dict=point.weights) if point else source
     with _closing(build_engine(row, config, plan, first)) as engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +95,29 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     with pytest.raises(InvalidInput, match="No space left"):
         bandwidth.measure_disk(tmp_path, 8 * MIB)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scratch_that_can_be_no_folder_is_named_with_a_remedy(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    steps = {"num_steps": 1, "warmup_steps": 0, "learning_rate": 1e-3}
+    for given in (file, file / "below", Path("/proc/nope")):
+        config = PipelineConfig.model_validate(
+            {
+                "scratch": str(given),
+                "accelerators": {"cpu": {"throughput": steps, "quality": steps}},
+            }
+        )
+        for measure in (
+            lambda folder=given: bandwidth.measure_disk(folder, 8 * MIB),
+            lambda config=config: hardware.measure_hardware("cpu", config),
+        ):
+            with pytest.raises(InvalidInput, match="cannot be made a folder") as caught:
+                measure()
+            assert caught.value.field == "scratch"
+            assert caught.value.value == str(given)
+            assert "give a folder" in caught.value.remedy
+    assert file.read_text() == "mine"
 
 
 def test_optimizer_rates_by_state_format():

@@ -9,9 +9,8 @@ faster than training does.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import torch
@@ -73,14 +72,13 @@ class FilledStream(BatchStream):
     ) -> None:
         self._seq_len = seq_len
         super().__init__(rows, tokenizer, batch, fit, order, keep_partial=False)
-        self._ready = deque(islice(self._made(), ahead))
-        self._more = self._made()
+        made = self._made()
+        self._batches = chain(list(islice(made, ahead)), made)
         self.position = order.start
 
     def __next__(self) -> Batch:
         """Return the next batch: one that is ready, or a new one."""
-        made = self._ready.popleft() if self._ready else next(self._more)
-        batch, self.position = made
+        batch, self.position = next(self._batches)
         return batch
 
     def _made(self) -> Iterator[tuple[Batch, Position]]:

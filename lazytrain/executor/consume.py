@@ -15,8 +15,6 @@ from torch import Tensor
 from lazytrain.executor.gradients import GradientSums
 from lazytrain.executor.streams import Streams, Ticket
 
-SLOTS = 2  # one is read by the update, the next one is on its way
-
 
 class GradientFeed(Mapping[str, Tensor]):
     """Where the updating thread finds each part's gradient on the host.
@@ -44,16 +42,15 @@ class GradientFeed(Mapping[str, Tensor]):
         self._host = dict(host)
         self._slots = list(slots)
         self._next = 0
-        self._waiting = frozenset(sums.waiting)
 
     def send(self, part: str, ready: Ticket) -> Ticket:
         """Start a part's way to the host; the ticket is its arrival.
 
         The slot's last reader was the update before the one in progress: it has ended.
         """
-        if part not in self._waiting:
+        source = self._sums.waiting.get(part)
+        if source is None:
             return ready
-        source = self._sums.waiting[part]
         target = self._slots[self._next][: source.numel()]
         self._next = (self._next + 1) % len(self._slots)
         link = self._streams.consume

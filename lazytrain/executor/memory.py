@@ -13,16 +13,14 @@ import torch
 from lazytrain.errors import InvalidInput, OutOfMemory
 from lazytrain.executor.arena import HostArena
 from lazytrain.executor.boundaries import WaveShape
-from lazytrain.executor.consume import SLOTS
 from lazytrain.executor.layout import Layout
 from lazytrain.executor.spill import BounceBuffers, HostHome, NvmeHome, Store
 from lazytrain.executor.step import wave_rows
 from lazytrain.executor.streams import Streams
 from lazytrain.models.decoder import EMBEDDING, HEAD, Decoder
 from lazytrain.schedule.plan import Home, Plan
+from lazytrain.schedule.staging import BOUNCE_BUFFERS, CONSUMED_BUFFERS
 from lazytrain.units import format_bytes, parse_bytes
-
-_BOUNCE_BUFFERS = 3
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def _part_buffers(sizes: Sizes) -> dict[str, int]:
             wanted[f"gradient {name}"] = size[name]
     if sizes.waiting:
         largest = max(size[name] for name in sizes.waiting)
-        wanted |= {f"consumed {number}": largest for number in range(SLOTS)}
+        wanted |= {f"consumed {number}": largest for number in range(CONSUMED_BUFFERS)}
     return wanted
 
 
@@ -88,7 +86,7 @@ def host_arena(sizes: Sizes, plan: Plan, *, pin: bool) -> HostArena:
         if home == Home.CPU:
             wanted[f"boundary {index}"] = sizes.boundary_bytes
     if Home.NVME in plan.homes:
-        for number in range(_BOUNCE_BUFFERS):
+        for number in range(BOUNCE_BUFFERS):
             wanted[f"bounce {number}"] = sizes.boundary_bytes
     return HostArena(wanted, pin=pin)
 
@@ -113,7 +111,7 @@ def boundary_homes(
             raise InvalidInput("scratch", None, "the plan uses NVMe: name a folder")
         buffers = [
             arena.buffer(f"bounce {number}", sizes.dtype)
-            for number in range(_BOUNCE_BUFFERS)
+            for number in range(BOUNCE_BUFFERS)
         ]
         bounce = BounceBuffers(buffers, streams)
     for index, home in enumerate(plan.homes):

@@ -22,13 +22,13 @@ from lazytrain.schedule.instance import (
     PartSpec,
 )
 from lazytrain.schedule.memory import (
-    BOUNCE_BUFFERS,
     ModelSizes,
     boundary_bytes,
     device_bytes,
     host_bytes,
     streamed_bytes_per_parameter,
 )
+from lazytrain.schedule.staging import BOUNCE_BUFFERS
 from lazytrain.schedule.state_home import disk_bytes, left_for_boundaries
 from lazytrain.units import GIB, format_bytes, parse_bytes
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from lazytrain.schedule.instance import Execution, Instance, PartSpec
 from lazytrain.schedule.plan import Home, Plan
 from lazytrain.schedule.staging import (
+    BOUNCE_BUFFERS,
+    CONSUMED_BUFFERS,
     STATE_SLOTS,
     UNIT_PARAMETERS,
     staging_buffers,
 )
 
 FP32_BYTES = 4
-BOUNCE_BUFFERS = 3
-CONSUMED_BUFFERS = 2  # host buffers of gradients that wait in HBM
 WORKING_BUFFERS = 2
 STATE_BYTES = {"fp32": 8.0, "8bit": 2.0 + 8.0 / 4096}
 # Beside the weight: fp32 weights are their own master.

@@ -16,6 +16,10 @@ from lazytrain.schedule.plan import Home, Plan
 UNIT_PARAMETERS: Final = 16 * 2**20
 # Its staging pages: one unit is updated, two are read, one is written.
 STATE_SLOTS: Final = 4
+# Pinned host buffers that boundaries on their way to or from NVMe pass through.
+BOUNCE_BUFFERS: Final = 3
+# Those of gradients that wait in HBM: one is read by its update, one is on its way.
+CONSUMED_BUFFERS: Final = 2
 
 
 def staging_buffers(plan: Plan) -> int:

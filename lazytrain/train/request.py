@@ -87,29 +87,23 @@ def training_batches(
         tokenizer: Renders and tokenises rows.
         options: Passed on: ``start``, ``epochs``, ``keep_partial``.
     """
-    if request.purpose == "throughput" and not request.pack:
-        return filled_batches(
-            rows,
-            tokenizer,
-            batch=request.row.batch,
-            seq_len=request.row.seq_len,
-            seed=request.config.seed,
-            ahead=request.settings.num_steps,
-            **options,
-        )
     make: Any = batches
-    if request.group_by_length:
-        make = grouped_batches
-    elif request.pack:
-        make = packed_batches
-        options["pad_to"] = "max"
+    if request.purpose == "throughput" and not request.pack:
+        make = filled_batches
+        options["ahead"] = request.settings.num_steps
+    else:
+        options["allow_truncation"] = request.config.allow_truncation
+        if request.group_by_length:
+            make = grouped_batches
+        elif request.pack:
+            make = packed_batches
+            options["pad_to"] = "max"
     stream: BatchStream = make(
         rows,
         tokenizer,
         batch=request.row.batch,
         seq_len=request.row.seq_len,
         seed=request.config.seed,
-        allow_truncation=request.config.allow_truncation,
         **options,
     )
     return stream

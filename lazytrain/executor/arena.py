@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lazytrain.errors import OutOfMemory
+from lazytrain.executor.filling import Filling
 from lazytrain.optim.pages import zeros
 from lazytrain.units import GIB, format_bytes
 
@@ -60,12 +61,13 @@ class HostArena:
 
         A copy may not cross two registrations, so no buffer is cut.
         """
-        # Pages must exist before they are locked; touching them also sizes memory
-        # that a virtual machine grows on demand.
-        self._region.fill_(0)
         runtime = torch.cuda.cudart()
-        done = 0
+        filling = Filling(self.total_bytes)
+        base, done = self._region.data_ptr(), 0
         for address, size in self._runs():
+            # Pages must exist before they are locked; touching them also sizes memory
+            # that a virtual machine grows on demand.
+            self._region[address - base :][:size].fill_(0)
             status = runtime.cudaHostRegister(address, size, 0)
             if int(status) != 0:
                 self.close()
@@ -78,6 +80,7 @@ class HostArena:
                 )
             self._registered.append(address)
             done += size
+            filling.add(size)
 
     def _runs(self) -> list[tuple[int, int]]:
         """Return address and size of each run of neighbouring buffers."""

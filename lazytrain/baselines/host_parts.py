@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lazytrain.baselines.initial import part_tensors
 from lazytrain.errors import OutOfMemory
 from lazytrain.models.decoder import Decoder, PartShape
+from lazytrain.optim.pages import zeros
 
 _ALIGN = 128  # elements: every tensor starts on 256 bytes in bf16
 
@@ -49,13 +50,14 @@ def pinned(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a zeroed host buffer, page-locked where there is a GPU.
 
     The buffer is registered as it is: torch's own pinned pool would round it up to a
-    power of two.
+    power of two. Its pages are taken first, by all cores.
 
     Raises:
         OutOfMemory: If the driver refuses to lock the pages.
     """
-    buffer = torch.zeros(numel, dtype=dtype)
+    buffer = zeros(numel, dtype, torch.device("cpu"))
     if device.type == "cuda" and numel > 0:
+        buffer.fill_(0)
         runtime = _cuda_runtime()
         status = runtime.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)
         if int(status) != 0:
@@ -99,15 +101,16 @@ def host_part(
 ) -> HostPart:
     """Allocate and fill one part; its parameters' gradients are views too."""
     _, numel = offsets_of(shape)
-    master = torch.zeros(numel, dtype=dtype)
-    gradient = pinned(numel, dtype, device)
+    master = zeros(numel, dtype, torch.device("cpu"))
+    weights, gradient = (pinned(numel, dtype, device) for _ in range(2))
     values = part_tensors(decoder, shape, seed, device, state_dict)
+    for name, view in views_of(shape, weights).items():
+        # Rounded where it lies, and received in locked memory.
+        view.copy_(values[name].to(dtype))
+    master.copy_(weights)
     gradients = views_of(shape, gradient)
     parameters = {}
     for name, view in views_of(shape, master).items():
-        view.copy_(values[name].to(dtype))  # rounded where it lies
         parameters[name] = nn.Parameter(view)
         parameters[name].grad = gradients[name]
-    part = HostPart(shape, master, pinned(numel, dtype, device), gradient, parameters)
-    part.publish()
-    return part
+    return HostPart(shape, master, weights, gradient, parameters)

@@ -282,6 +282,23 @@ class StepRecord(Contract):
     breakdown_s: dict[str, float] = Field(default_factory=dict)
 
 
+class BatchSearch(Contract):
+    """``search.json``: which batches of a row took a full step, by probe.
+
+    ``infeasible`` is the smallest batch that ran out of memory, None if none did: the
+    largest feasible batch lies from ``feasible`` (0: no probe fitted) to below it.
+    """
+
+    accelerator: str
+    scale: str
+    system: str
+    low: int
+    high: int
+    probes: dict[int, bool]
+    feasible: int
+    infeasible: int | None
+
+
 class WindowCheck(Contract):
     """One compute window: what the plan expects and what the last step took."""
 

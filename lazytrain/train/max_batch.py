@@ -14,9 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lazytrain.config import PipelineConfig
+from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput, NoSchedule
-from lazytrain.records import HardwareProfile, LayerProfile, RunRecord, write
+from lazytrain.records import (
+    BatchSearch,
+    HardwareProfile,
+    LayerProfile,
+    RunRecord,
+    write,
+)
 from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.train.build import PLANNED
@@ -181,6 +187,8 @@ def run_at_largest_batch(
 ) -> RunRecord:
     """Find a row's largest feasible batch and measure the row there.
 
+    ``search.json`` beside the record says what each probe found.
+
     Raises:
         InvalidInput: If the system cannot run here, or needs a planner and has none.
     """
@@ -188,7 +196,22 @@ def run_at_largest_batch(
         remedy = "give hardware.json and layers.json to plan each batch"
         raise InvalidInput("system", request.row.system, remedy)
     found = search_batch(request, bracket, planner.plan if planner else None)
+    write(_described(request.row, bracket, found), request.out / "search.json")
     batch = found.feasible or bracket.low
     plan = planner.plan(batch) if planner else None
     row = request.row.model_copy(update={"batch": batch})
     return run_row(request.model_copy(update={"row": row, "plan": plan}))
+
+
+def _described(row: RunRow, bracket: Bracket, found: Search) -> BatchSearch:
+    """Return a search as its record."""
+    return BatchSearch(
+        accelerator=row.accelerator,
+        scale=row.scale,
+        system=row.system,
+        low=bracket.low,
+        high=bracket.high,
+        probes=found.probes,
+        feasible=found.feasible,
+        infeasible=found.infeasible,
+    )

@@ -1,0 +1,70 @@
+"""The largest batch of a row is searched by real probes, and what they found is kept."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lazytrain.records import BatchSearch, RunRecord, read
+from lazytrain.units import MIB
+
+CONFIG = """
+accelerator: cpu
+runs: {sheet}
+accelerators:
+  cpu:
+    executor: {{body: eager, dtype: float32, micro_batch_tokens: 512, chunk_bytes: 1MiB}}
+    budgets: {{gpu_cap: 24MiB, cpu_activations: 4MiB, nvme_activations: 4MiB}}
+    throughput: {{num_steps: 2, warmup_steps: 1, learning_rate: 1.0e-3}}
+    quality: {{num_steps: 2, warmup_steps: 0, learning_rate: 1.0e-3}}
+"""
+SHEET = (
+    "accelerator\tscale\tsystem\tmodel\tstands_for\tbatch\tseq_len\ttable3\ttable4\ttable5\n"
+    "cpu\t3B\tlazytrain\t3B-mini\tQwen2.5-3B\t8\t256\ttrue\tfalse\tfalse\n"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration, a split and both profiles of this machine."""
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "runs.tsv").write_text(SHEET)
+    text = CONFIG.format(sheet=folder / "runs.tsv")
+    (folder / "config.yaml").write_text(text)
+    config = ("--config", folder / "config.yaml")
+    call("data", "split", *config, "--out", folder / "s.json", "--rows", folder / "r")
+    call("profile", "hardware", *config, "--out", folder / "hardware.json")
+    scale = ("--scale", "3B")
+    call("profile", "layers", *config, *scale, "--out", folder / "layers.json")
+    return folder
+
+
+def call(*words: object) -> None:
+    """Run the command, and show what it said if it failed."""
+    command = [sys.executable, "-m", "lazytrain", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_largest_batch_is_probed_measured_and_kept(folder: Path) -> None:
+    """Under 24 MiB of device memory two sequences fit and four thousand do not."""
+    out = folder / "run"
+    call(
+        *("run", "--config", folder / "config.yaml", "--scale", "3B"),
+        *("--system", "lazytrain", "--split", folder / "s.json"),
+        *("--rows", folder / "r", "--out", out, "--search-batch", "2:4000"),
+        *("--hardware", folder / "hardware.json", "--layers", folder / "layers.json"),
+    )
+    search = read(BatchSearch, out / "search.json")
+    assert not search.probes[4000]
+    assert search.probes[2]
+    assert len(search.probes) == 4
+    assert search.infeasible is not None
+    assert 2 <= search.feasible < search.infeasible <= 4000
+    assert search.probes[search.feasible]
+    record = read(RunRecord, out / "record.json")
+    assert record.status == "ok"
+    assert record.batch == search.feasible
+    assert record.gpu_peak_bytes is not None
+    assert record.gpu_peak_bytes <= 24 * MIB

@@ -70,7 +70,14 @@ ALL = (
         "resident",
         "",
         "cpu_adamw_8bit",
-        "no offload: everything in HBM, 8-bit state, checkpointing, chunked loss",
+        "no offload: everything in HBM, 8-bit state, layers recomputed, chunked loss",
+    ),
+    System(
+        "resident-no-recompute",
+        "resident",
+        "",
+        "cpu_adamw_8bit",
+        "the same with every activation kept, at a smaller batch",
     ),
     System(
         "megatrain",

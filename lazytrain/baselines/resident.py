@@ -1,6 +1,8 @@
-"""No offload at all: the whole model on the device, 8-bit AdamW, checkpointing.
+"""No offload at all: the whole model on the device, 8-bit AdamW, layers recomputed.
 
-The paper leaves this rival out. It wins wherever it fits: nothing crosses a link.
+The paper leaves this rival out. It wins wherever it fits: nothing crosses a link. A
+second row keeps every activation instead, at the smaller batch that this leaves room
+for.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from torch import Tensor
 
 from lazytrain.baselines.finished import FinishedStep, Stopwatch
 from lazytrain.baselines.initial import build_model
+from lazytrain.baselines.resident_body import forward_of
+from lazytrain.baselines.resident_state import ResidentAdamW
 from lazytrain.data.batches import IGNORE, Batch
 from lazytrain.executor.cross_entropy import cross_entropy_
 from lazytrain.executor.protocol import Peaks, StepResult
-from lazytrain.optim.adamw import HostAdamW
-from lazytrain.optim.state import TensorSlice
 from lazytrain.profile.memory import gpu_peak_bytes, host_peak_bytes
 from lazytrain.profile.setup import EngineSetup
 
@@ -27,7 +29,7 @@ class ResidentEngine:
 
     optimizer_state = "8bit"
 
-    def __init__(self, setup: EngineSetup) -> None:
+    def __init__(self, setup: EngineSetup, *, recompute: bool = True) -> None:
         self._device = setup.device
         self._max_norm = setup.optimizer.max_grad_norm
         self._chunk = setup.executor.loss_chunk_tokens
@@ -35,31 +37,23 @@ class ResidentEngine:
             setup.model_config, setup.seed, setup.dtype, setup.device, setup.state_dict
         )
         self._model = model.to(setup.device).train()
-        self._model.gradient_checkpointing_enable({"use_reentrant": False})
         self._named = list(self._model.named_parameters())
         self.num_parameters = sum(p.numel() for _, p in self._named)
-        self._adamw = HostAdamW(setup.optimizer, setup.dtype)
-        self.master = str(self._adamw.master)
-        is_host = setup.device.type == "cpu"
-        self.kernel = self._adamw.kernel if is_host else "torch"
-        decay = setup.optimizer.weight_decay
-        self._states = [
-            self._adamw.new_state(
-                p.detach().view(-1), [TensorSlice(name, 0, p.numel(), decay)], [True]
-            )
-            for name, p in self._named
-        ]
+        self._adamw = ResidentAdamW(
+            setup.optimizer, self._named, use_compiled=setup.device.type == "cuda"
+        )
+        self.master, self.kernel = self._adamw.master, self._adamw.kernel
+        self._forward = forward_of(
+            self._model, setup.executor.body, recompute=recompute
+        )
         self._count = 0
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """Return the final normed states ``[B, T, H]``."""
-        ids = batch.input_ids.to(self._device)
-        states: Tensor = self._model.model(
-            input_ids=ids,
-            attention_mask=batch.attention_mask.to(self._device),
-            use_cache=False,
-        ).last_hidden_state
-        return states
+        """Return the final normed states ``[B, T, H]``.
+
+        Padding is on the right, where no labelled position looks.
+        """
+        return self._forward(batch.input_ids.to(self._device))
 
     def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return indices of positions with a label, and their labels."""
@@ -93,7 +87,7 @@ class ResidentEngine:
             total += losses.sum()
             gradient[where] = logits @ table
             if table_grad is not None:
-                table_grad += (logits.T @ states).float()
+                table_grad += logits.T @ states
         return total, gradient.view_as(hidden)
 
     def train_step(self, batch: Batch, learning_rate: float) -> FinishedStep:
@@ -115,25 +109,11 @@ class ResidentEngine:
         watch.lap("forward_backward")
         if not (math.isfinite(norm) and math.isfinite(loss)):
             return FinishedStep(StepResult(loss, None, True, watch.laps))
-        self._update(learning_rate, min(1.0, self._max_norm / (norm + 1e-6)))
+        self._count += 1
+        scale = min(1.0, self._max_norm / (norm + 1e-6))
+        self._adamw.update(step=self._count, learning_rate=learning_rate, scale=scale)
         watch.lap("optimizer")
         return FinishedStep(StepResult(loss, norm, False, watch.laps))
-
-    @torch.no_grad()
-    def _update(self, learning_rate: float, scale: float) -> None:
-        """Step every parameter and drop its gradient."""
-        self._count += 1
-        for (_, parameter), state in zip(self._named, self._states, strict=True):
-            if parameter.grad is None:
-                continue
-            self._adamw.update(
-                state,
-                parameter.grad.contiguous().view(-1),
-                step=self._count,
-                learning_rate=learning_rate,
-                scale=scale,
-            )
-            parameter.grad = None
 
     @torch.no_grad()
     def evaluate_loss(self, batch: Batch) -> tuple[float, int]:
@@ -158,8 +138,7 @@ class ResidentEngine:
         return Peaks(gpu_peak_bytes(), host_peak_bytes())
 
     def close(self) -> None:
-        """Drop states; nothing else is held."""
-        self._states = []
+        """Nothing to stop: memory goes with the engine."""
 
 
 def _added(gradient: Tensor | None, more: Tensor) -> Tensor:
@@ -178,3 +157,8 @@ def _squares(gradient: Tensor | None) -> Tensor:
 def build(setup: EngineSetup) -> ResidentEngine:
     """Build the row ``resident``."""
     return ResidentEngine(setup)
+
+
+def build_no_recompute(setup: EngineSetup) -> ResidentEngine:
+    """Build the row ``resident-no-recompute``."""
+    return ResidentEngine(setup, recompute=False)

@@ -42,6 +42,11 @@ def random_bits(first: int, count: int, key: int, device: torch.device) -> Tenso
         int32 tensor of ``count`` values in 0..65535.
     """
     index = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    return mixed_bits(index, key)
+
+
+def mixed_bits(index: Tensor, key: int | Tensor) -> Tensor:
+    """Return 16 random bits for each int64 position, as int32."""
     mixed = (index * _SPREAD + key) & _MASK
     for shift, factor in _MIX:
         mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK

@@ -35,6 +35,7 @@ RIVALS = {
     "zero3-offload-liger": "lazytrain.baselines.zero3:build_liger",
     "zero-infinity": "lazytrain.baselines.zero_infinity:build",
     "resident": "lazytrain.baselines.resident:build",
+    "resident-no-recompute": "lazytrain.baselines.resident:build_no_recompute",
 }
 PLANNED = systems.names("lazytrain")
 FRACTIONS = {"adamw": 0.0, "cpu_adamw_8bit": 1.0}

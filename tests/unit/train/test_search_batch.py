@@ -1,4 +1,4 @@
-"""The largest batch of a row is searched by real probes, and what they found is kept."""
+"""The largest batch of a row is searched by real probes; what they found is kept."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ accelerator: cpu
 runs: {sheet}
 accelerators:
   cpu:
-    executor: {{body: eager, dtype: float32, micro_batch_tokens: 512, chunk_bytes: 1MiB}}
+    executor: {{body: eager, dtype: float32, micro_batch_tokens: 512}}
     budgets: {{gpu_cap: 24MiB, cpu_activations: 4MiB, nvme_activations: 4MiB}}
     throughput: {{num_steps: 2, warmup_steps: 1, learning_rate: 1.0e-3}}
     quality: {{num_steps: 2, warmup_steps: 0, learning_rate: 1.0e-3}}

@@ -17,10 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lazytrain.errors import LazyTrainError
 from lazytrain.optim.build import cache_folder
 
 FOLDER = "TORCH_EXTENSIONS_DIR"
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+_REFUSED = "Unable to JIT load"
+REMEDIES = {"async_io": "install libaio and its headers (libaio-dev, libaio-devel)"}
+
+
+class OperatorRefused(LazyTrainError):
+    """DeepSpeed has no way to build an operator on this machine."""
 
 
 def operator_folder() -> Path:
@@ -80,6 +87,9 @@ def build(with_nvme: bool) -> dict[str, float]:
 
     Args:
         with_nvme: Also the asynchronous file operator, which needs libaio.
+
+    Raises:
+        OperatorRefused: If DeepSpeed says that an operator cannot be built here.
     """
     if importlib.util.find_spec("deepspeed") is None:
         return {}
@@ -93,6 +103,19 @@ def build(with_nvme: bool) -> dict[str, float]:
     with one_build_at_a_time():
         for name, builder in wanted.items():
             start = time.perf_counter()
-            builder().load(verbose=False)
+            _load(name, builder)
             seconds[name] = time.perf_counter() - start
     return seconds
+
+
+def _load(name: str, builder: Any) -> None:
+    """Build and load one operator, or say what it lacks."""
+    try:
+        builder().load(verbose=False)
+    except RuntimeError as error:
+        if _REFUSED not in str(error):
+            raise
+        remedy = REMEDIES.get(name, "see DeepSpeed's ds_report")
+        raise OperatorRefused(
+            f"DeepSpeed cannot build its operator {name} here: {remedy}"
+        ) from error

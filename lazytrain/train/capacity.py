@@ -79,11 +79,16 @@ def host_limit_bytes(budgets: Budgets) -> int:
     A virtual machine may report less than it grows to; ``trust_host_capacity`` then
     lets the configured size stand.
     """
-    available = host_available_bytes()
-    if budgets.host_capacity == "auto":
+    available, configured = host_available_bytes(), _configured_bytes(budgets)
+    if configured is None:
         return available
-    configured = parse_bytes(budgets.host_capacity, "host_capacity")
     return configured if budgets.trust_host_capacity else min(available, configured)
+
+
+def _configured_bytes(budgets: Budgets) -> int | None:
+    if budgets.host_capacity == "auto":
+        return None
+    return parse_bytes(budgets.host_capacity, "host_capacity")
 
 
 def plan_host_bytes(plan: Plan, settings: OptimizerSettings) -> int:
@@ -133,15 +138,19 @@ def preflight(needed_bytes: int, budgets: Budgets, what: str) -> None:
     Raises:
         OutOfMemory: With the bytes asked for and the limit.
     """
-    limit = host_limit_bytes(budgets)
-    if needed_bytes > limit:
-        detail = (
-            f"{what} needs {format_bytes(needed_bytes)} of host memory and "
-            f"{format_bytes(limit)} can be had (free memory, cgroup limit, "
-            "host_capacity); use a smaller scale, 8-bit state, NVMe boundaries or "
-            "optimizer.state_home: auto"
-        )
-        raise OutOfMemory("host", needed_bytes, detail)
+    limit, configured = host_limit_bytes(budgets), _configured_bytes(budgets)
+    if needed_bytes <= limit:
+        return
+    given = "free memory, cgroup limit, host_capacity"
+    if configured is not None and needed_bytes > configured:
+        # Whatever else the machine runs at the moment: it would not fit alone either.
+        limit, given = configured, "host_capacity"
+    detail = (
+        f"{what} needs {format_bytes(needed_bytes)} of host memory and "
+        f"{format_bytes(limit)} can be had ({given}); use a smaller scale, 8-bit "
+        "state, NVMe boundaries or optimizer.state_home: auto"
+    )
+    raise OutOfMemory("host", needed_bytes, detail)
 
 
 def apply_gpu_cap(cap_bytes: int | None, device: torch.device) -> None:

@@ -30,3 +30,25 @@ def test_a_build_leaves_the_environment_as_it_was(given, tmp_path, monkeypatch):
         assert os.environ.get(operators.ARCHITECTURES) == (given and "9.0")
     assert os.environ.get(operators.ARCHITECTURES) == given
     assert os.environ[operators.FOLDER] == str(tmp_path)
+
+
+class Refusing:
+    """A builder that ends as DeepSpeed's do where a library is missing."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __call__(self) -> "Refusing":
+        return self
+
+    def load(self, verbose: bool) -> None:
+        raise RuntimeError(self._words)
+
+
+def test_an_operator_that_cannot_be_built_names_what_it_lacks() -> None:
+    """DeepSpeed's refusal becomes one line with the remedy; other errors stay."""
+    words = "Unable to JIT load the async_io op due to it not being compatible"
+    with pytest.raises(operators.OperatorRefused, match="async_io here: install lib"):
+        operators._load("async_io", Refusing(words))
+    with pytest.raises(RuntimeError, match="nvcc"):
+        operators._load("async_io", Refusing("nvcc not found"))

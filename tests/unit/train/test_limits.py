@@ -53,8 +53,17 @@ def test_the_preflight_refuses_with_both_numbers():
         capacity.preflight(2 << 30, Budgets(host_capacity="1GiB"), "a row")
     assert caught.value.requested_bytes == 2 << 30
     capacity.preflight(1 << 20, Budgets(host_capacity="1GiB"), "a row")
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(OutOfMemory, match="free memory, cgroup limit"):
         capacity.preflight(1 << 60, Budgets(), "a row")
+
+
+def test_the_preflight_names_the_capacity_that_stands_whatever_else_runs(monkeypatch):
+    budgets = Budgets(host_capacity="2GiB")
+    monkeypatch.setattr(capacity, "host_available_bytes", lambda: 1 << 30)
+    with pytest.raises(OutOfMemory, match=r"2.00 GiB can be had \(host_capacity\)"):
+        capacity.preflight(3 << 30, budgets, "a row")
+    with pytest.raises(OutOfMemory, match=r"1.00 GiB can be had \(free memory"):
+        capacity.preflight((1 << 30) + 1, budgets, "a row")
 
 
 def test_a_trusted_capacity_stands_where_less_is_reported():

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import BaseModel
 
@@ -31,7 +33,8 @@ def start(path: Path, request: BaseModel) -> int:
     """Write a request, run a worker on it, and return the worker's exit code.
 
     Both outputs of the worker go to stderr: stdout is for results. Threads that wait
-    must not spin, or they take the cores from the optimizer.
+    must not spin, or they take the cores from the optimizer. The worker's input is a
+    pipe that nobody writes to: it ends when this process does, however it ends.
     """
     write(request, path)
     environment = os.environ | {
@@ -41,7 +44,27 @@ def start(path: Path, request: BaseModel) -> int:
     }
     command = [sys.executable, "-m", "lazytrain.train.worker", str(path)]
     try:
-        done = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr
+        ) as worker:
+            try:
+                return worker.wait()
+            finally:
+                worker.kill()
     finally:
         path.unlink(missing_ok=True)
-    return done.returncode
+
+
+def end_with_parent(stream: BinaryIO) -> None:
+    """Kill this process once ``stream``, a pipe that its parent holds, has ended.
+
+    A signal that ends the parent alone would otherwise leave a worker behind that
+    keeps the device's memory.
+    """
+
+    def watch() -> None:
+        while stream.read(1):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -13,10 +13,12 @@ from lazytrain.errors import LazyTrainError
 from lazytrain.records import read
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_row
+from lazytrain.train.subprocess_run import end_with_parent
 
 
 def main(arguments: list[str]) -> int:
     """Run the request in the file named first; return the exit code."""
+    end_with_parent(sys.stdin.buffer)
     try:
         run_row(read(RunRequest, Path(arguments[0])))
     except LazyTrainError as error:

@@ -38,8 +38,15 @@ def glance(records: Sequence[RunRecord]) -> str:
 
 
 def _row(record: RunRecord) -> tuple[str, ...]:
-    """Return one run's cells."""
+    """Return one run's cells; of one that ran out of memory, what it asked for."""
     gpu, host = gigabytes(record.gpu_peak_bytes), gigabytes(record.host_peak_bytes)
+    cells = (
+        measured_cell(record, record.tokens_per_s, 0),
+        measured_cell(record, gpu, 1),
+        measured_cell(record, host, 1),
+    )
+    if record.status != "ok":
+        cells = ("", *_asked(record))
     return (
         record.accelerator,
         record.device,
@@ -47,8 +54,13 @@ def _row(record: RunRecord) -> tuple[str, ...]:
         record.system,
         str(record.batch),
         measured_cell(record, record.tflops, 1),
-        measured_cell(record, record.tokens_per_s, 0),
-        measured_cell(record, gpu, 1),
-        measured_cell(record, host, 1),
+        *cells,
         ", ".join(text for text in (record.master, record.optimizer_state) if text),
     )
+
+
+def _asked(record: RunRecord) -> tuple[str, str]:
+    """Return what a run asked for of the device's and of the host's memory."""
+    size = gigabytes(record.requested_bytes)
+    text = "" if size is None else f"asked {size:.1f}"
+    return ("", text) if record.status == "host_oom" else (text, "")

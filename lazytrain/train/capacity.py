@@ -7,6 +7,8 @@ expected exceptions are taken for it; everything else propagates.
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +18,7 @@ from lazytrain.config import Budgets, OptimizerSettings
 from lazytrain.errors import OutOfMemory
 from lazytrain.profile.memory import gpu_context_bytes, host_available_bytes
 from lazytrain.schedule.plan import Home, Plan
+from lazytrain.train.lock import DeviceBusy
 from lazytrain.units import GIB, MIB, format_bytes, parse_bytes
 
 _ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (GiB|MiB|KiB|bytes)")
@@ -34,6 +37,10 @@ _RIVAL_BYTES = {
     "zero3-offload-liger": {2: 24, 4: 20},
 }
 
+
+# A context takes about half a GiB; a desktop's own use of the card some more.
+CONTEXT_BYTES = 2 * GIB
+ENDING_S = 30  # a process that was killed gives its device memory back by then
 
 # Disk bytes per parameter of ZeRO-Infinity: bf16 weights, and per optimizer swap fp32
 # weights, two moments, gradients and what alignment adds.
@@ -151,6 +158,33 @@ def preflight(needed_bytes: int, budgets: Budgets, what: str) -> None:
         "state, NVMe boundaries or optimizer.state_home: auto"
     )
     raise OutOfMemory("host", needed_bytes, detail)
+
+
+def refuse_shared_device(
+    taken_bytes: Callable[[], int], pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Refuse a device whose memory other processes hold: a row would measure them too.
+
+    A process that is just ending is waited for.
+
+    Args:
+        taken_bytes: Returns what is taken outside this process's allocator, its own
+            context included.
+        pause: Waits for a number of seconds.
+
+    Raises:
+        DeviceBusy: If they still hold it after half a minute.
+    """
+    for _ in range(ENDING_S):
+        if taken_bytes() <= CONTEXT_BYTES:
+            return
+        pause(1.0)
+    taken = format_bytes(taken_bytes())
+    raise DeviceBusy(
+        f"other processes hold memory of the GPU ({taken} are taken, this process's "
+        "context included), and a row would measure them too: end them (`nvidia-smi` "
+        "lists them), or choose another GPU by CUDA_VISIBLE_DEVICES"
+    )
 
 
 def apply_gpu_cap(cap_bytes: int | None, device: torch.device) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from lazytrain import systems
@@ -26,7 +27,7 @@ from lazytrain.profile.hardware import (
     scratch_folder,
     settings_for,
 )
-from lazytrain.profile.memory import disk_free_bytes
+from lazytrain.profile.memory import disk_free_bytes, gpu_context_bytes
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 from lazytrain.schedule.plan import Plan
@@ -248,6 +249,8 @@ def _check_memory(request: RunRequest, source: Source, plan: Plan | None) -> Non
     row, config = request.row, request.config
     device = device_for(row.accelerator)
     settings = settings_for(config, row.accelerator)
+    if request.purpose == "throughput":
+        capacity.refuse_shared_device(partial(gpu_context_bytes, device))
     capacity.apply_gpu_cap(gpu_cap_bytes(config, row.accelerator, device), device)
     if row.system in PLANNED and plan is not None:
         optimizer = optimizer_for(row.system, config.optimizer)

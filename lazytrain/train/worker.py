@@ -13,12 +13,13 @@ from lazytrain.errors import LazyTrainError
 from lazytrain.records import read
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_row
-from lazytrain.train.subprocess_run import end_with_parent
+from lazytrain.train.subprocess_run import end_with_parent, is_worker
 
 
 def main(arguments: list[str]) -> int:
     """Run the request in the file named first; return the exit code."""
-    end_with_parent(sys.stdin.buffer)
+    if is_worker():  # started by hand, it has no pipe of a parent to watch
+        end_with_parent(sys.stdin.buffer)
     try:
         run_row(read(RunRequest, Path(arguments[0])))
     except LazyTrainError as error:

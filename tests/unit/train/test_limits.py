@@ -66,6 +66,17 @@ def test_the_preflight_names_the_capacity_that_stands_whatever_else_runs(monkeyp
         capacity.preflight((1 << 30) + 1, budgets, "a row")
 
 
+def test_a_device_that_others_use_is_refused_after_half_a_minute():
+    waited = []
+    with pytest.raises(DeviceBusy, match=r"60.00 GiB are taken.*nvidia-smi"):
+        capacity.refuse_shared_device(lambda: 60 << 30, waited.append)
+    assert sum(waited) == 30
+    taken = iter([60 << 30, 60 << 30, 1 << 29])
+    waited.clear()
+    capacity.refuse_shared_device(lambda: next(taken), waited.append)
+    assert sum(waited) == 2
+
+
 def test_a_trusted_capacity_stands_where_less_is_reported():
     large = Budgets(host_capacity="100TiB")
     assert capacity.host_limit_bytes(large) < 1 << 46

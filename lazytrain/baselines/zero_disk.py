@@ -7,9 +7,9 @@ next sub-group is read and the last one written while the CPU updates the one be
 A fault of DeepSpeed's own, with or without these settings: on a real disk a sub-group's
 gradients came back wrong (sum of magnitudes 105.6 for 220.5) and nothing was raised.
 Probable cause: they are read to addresses that parameters of odd sizes leave unaligned,
-which direct I/O does not take; tmpfs takes any. There the losses are those of the host's
-optimizer bit for bit in most trials: 2 of 12 differed from the second step on, one with
-DeepSpeed's defaults, for a reason not found.
+which direct I/O does not take; tmpfs takes any. There the losses are bit for bit those
+of the host's optimizer in most trials: 2 of 12 differed from the second step on, one
+with DeepSpeed's defaults, for a reason not found.
 """
 
 from __future__ import annotations

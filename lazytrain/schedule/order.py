@@ -19,6 +19,7 @@ from lazytrain.records import HardwareProfile, LayerProfile
 from lazytrain.schedule.derive import derive_instance, micro_batch, order_of
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan
+from lazytrain.schedule.simulate import WORTH
 from lazytrain.schedule.solve import Limits, solve
 
 log = logging.getLogger(__name__)
@@ -56,9 +57,11 @@ class Candidate:
         """Say what it is and how long its step takes."""
         run = self.instance.execution
         assert run is not None
-        waves = f" in {run.num_waves} waves of {run.wave_rows} sequences"
-        how = f"{run.order}{waves if run.order == 'batch-major' else ''}"
-        return f"{how}: {self.step_s:.3f} s"
+        cut = ""
+        if run.order == "batch-major":
+            plural = "s" if run.num_waves > 1 else ""
+            cut = f" in {run.num_waves} wave{plural} of {run.wave_rows} sequences"
+        return f"{run.order}{cut}: {self.step_s:.3f} s"
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Choice:
                 yield rows
 
     def batch_major(self) -> Candidate:
-        """Return the fastest batch-major plan; of equals the one of larger waves.
+        """Return the fastest batch-major plan; of near equals the one of larger waves.
 
         Waves below ``LEAST_TOKENS`` are tried only where no larger one fits.
 
@@ -128,7 +131,7 @@ class Choice:
             except (DoesNotFit, NoSchedule) as error:
                 problem = error
                 continue
-            if best is None or other.step_s < best.step_s:
+            if best is None or other.step_s < best.step_s * (1 - WORTH):
                 best = other
             # Smaller waves only hide less of the update then.
             if other.recomputes_nothing:

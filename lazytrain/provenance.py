@@ -25,6 +25,7 @@ import psutil
 from lazytrain.records import Provenance, sha256_text
 
 COMMAND = "LAZYTRAIN_COMMAND"
+RESULTS = "results"
 PACKAGES = (
     "lazytrain",
     "torch",
@@ -158,7 +159,8 @@ def _versions() -> dict[str, str]:
 def command_line() -> str:
     """Return this process's command without the folders of its machine.
 
-    Paths below the working folder become relative, others keep their last two names. A
+    Paths below the working folder become relative; others begin at a folder called
+    results, if they lie in one, and keep their last two names otherwise. A
     process that was started for one run alone names the command behind it.
     """
     if COMMAND in os.environ:
@@ -175,7 +177,19 @@ def _portable(word: str) -> str:
         return word
     if path.is_relative_to(Path.cwd()):
         return f"{option}{equals}{path.relative_to(Path.cwd())}"
-    return f"{option}{equals}{Path(*path.parts[1:][-2:])}"
+    known = [place for place, name in enumerate(path.parts) if name == RESULTS]
+    kept = path.parts[known[-1] :] if known else path.parts[1:][-2:]
+    return f"{option}{equals}{Path(*kept)}"
+
+
+def _started() -> datetime:
+    """Return when this process began; a record is made at the end of a run."""
+    return datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+
+
+def remember_code() -> None:
+    """Note the commit now: a checkout during a run must not change its record."""
+    _commit()
 
 
 def collect(
@@ -192,7 +206,7 @@ def collect(
         commit=commit,
         dirty=dirty,
         command=command_line(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=_started().isoformat(timespec="seconds"),
         hostname_sha256=sha256_text(socket.gethostname()),
         device=device_name(accelerator),
         cpu=cpu_name(),

@@ -23,7 +23,7 @@ from lazytrain.optim.build import cache_folder
 FOLDER = "TORCH_EXTENSIONS_DIR"
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 _REFUSED = "Unable to JIT load"
-REMEDIES = {"async_io": "install libaio and its headers (libaio-dev, libaio-devel)"}
+REMEDIES = {"async_io": "it needs libaio and its headers (libaio-dev, libaio-devel)"}
 
 
 class OperatorRefused(LazyTrainError):
@@ -117,5 +117,5 @@ def _load(name: str, builder: Any) -> None:
             raise
         remedy = REMEDIES.get(name, "see DeepSpeed's ds_report")
         raise OperatorRefused(
-            f"DeepSpeed cannot build its operator {name} here: {remedy}"
+            f"DeepSpeed cannot build its operator {name} here ({error}): {remedy}"
         ) from error

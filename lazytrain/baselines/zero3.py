@@ -19,6 +19,7 @@ from torch import Tensor
 from lazytrain.baselines.finished import FinishedStep, Stopwatch
 from lazytrain.baselines.initial import build_model
 from lazytrain.baselines.operators import one_build_at_a_time
+from lazytrain.baselines.zero_disk import disk_io, disk_offload
 from lazytrain.config import OptimizerSettings
 from lazytrain.data.batches import Batch
 from lazytrain.executor.protocol import Peaks, StepResult
@@ -31,41 +32,45 @@ from lazytrain.profile.setup import EngineSetup
 class ZeroOptions:
     """What differs between the rows of this system.
 
-    ``nvme_path`` puts optimizer state and parameters on a disk; ``liger`` replaces
+    ``nvme_path`` puts optimizer state and parameters on a disk, through buffers that
+    hold ``largest_parameter`` elements at least; ``liger`` replaces
     Qwen2's kernels and fuses head and loss. ``persistence_threshold`` is the size in
     elements from which a parameter is partitioned and gathered; None: DeepSpeed's own.
     """
 
     nvme_path: str | None = None
+    largest_parameter: int = 0
     liger: bool = False
     persistence_threshold: int | None = None
 
 
 def _offload(options: ZeroOptions, is_cuda: bool) -> dict[str, Any]:
-    """Return the target of optimizer state and parameters."""
-    if options.nvme_path is None:
-        return {"device": "cpu", "pin_memory": is_cuda}
-    return {"device": "nvme", "nvme_path": options.nvme_path, "pin_memory": is_cuda}
+    """Return the targets of optimizer state and parameters, and their I/O."""
+    if options.nvme_path is not None:
+        path, largest = options.nvme_path, options.largest_parameter
+        return disk_offload(path, largest, pin_memory=is_cuda)
+    target = {"device": "cpu", "pin_memory": is_cuda}
+    return {"offload_optimizer": target, "offload_param": target}
 
 
 def deepspeed_config(setup: EngineSetup, options: ZeroOptions) -> dict[str, Any]:
     """Return DeepSpeed's configuration: one micro-batch of the whole batch."""
     settings: OptimizerSettings = setup.optimizer
     is_cuda = setup.device.type == "cuda"
-    target = _offload(options, is_cuda)
     threshold: dict[str, Any] = {}
     if options.persistence_threshold is not None:
         name = "stage3_param_persistence_threshold"
         threshold = {name: options.persistence_threshold}
+    aio = {} if options.nvme_path is None else {"aio": disk_io()}
     return {
+        **aio,
         "train_micro_batch_size_per_gpu": setup.batch,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": settings.max_grad_norm,
         "bf16": {"enabled": setup.dtype == torch.bfloat16},
         "zero_optimization": {
             "stage": 3,
-            "offload_optimizer": target,
-            "offload_param": target,
+            **_offload(options, is_cuda),
             "overlap_comm": is_cuda,
             "contiguous_gradients": True,
             **threshold,

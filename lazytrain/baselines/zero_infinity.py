@@ -16,7 +16,11 @@ class ZeroInfinityEngine(ZeroEngine):
         setup.scratch.mkdir(parents=True, exist_ok=True)
         self._folder = tempfile.mkdtemp(dir=setup.scratch, prefix="zero-infinity-")
         try:
-            super().__init__(setup, ZeroOptions(nvme_path=self._folder))
+            config = setup.model_config
+            widest = max(config.vocab_size, config.intermediate_size)
+            largest = widest * config.hidden_size
+            options = ZeroOptions(nvme_path=self._folder, largest_parameter=largest)
+            super().__init__(setup, options)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise

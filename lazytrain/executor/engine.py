@@ -281,6 +281,8 @@ class StreamingEngine:
             total = runner.run(batch)
             self._end = streams.ticket("evaluation end")
             self._end.record(streams.compute)
+        # Outside the block a read waits for the default stream, not for this one.
+        self._end.wait_done()
         return float(total), batch.num_supervised
 
     def drain(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from lazytrain.records import RunRecord
 from lazytrain.report.frames import fixed, limit_cell, order
 from lazytrain.report.markdown import table
+from lazytrain.report.parameters import num_parameters
 from lazytrain.report.printed import Printed, hardware_of, printed_table3
 from lazytrain.report.tables import by_run
 
@@ -77,9 +78,7 @@ def _row(
 def _their_tflops(record: RunRecord, printed: Printed) -> float | None:
     """Return 6 N times the printed tokens per second, in TFLOPS."""
     rate = _number(printed.tokens_per_s)
-    if rate is None or record.num_parameters == 0:
-        return None
-    return 6 * record.num_parameters * rate / 1e12
+    return None if rate is None else 6 * num_parameters(record.model) * rate / 1e12
 
 
 def _number(text: str) -> float | None:

@@ -60,7 +60,13 @@ def _row(record: RunRecord) -> tuple[str, ...]:
 
 
 def _asked(record: RunRecord) -> tuple[str, str]:
-    """Return what a run asked for of the device's and of the host's memory."""
+    """Return what did not fit the device or the host.
+
+    The host is asked for a run's whole need; a device refuses one allocation.
+    """
     size = gigabytes(record.requested_bytes)
-    text = "" if size is None else f"asked {size:.1f}"
-    return ("", text) if record.status == "host_oom" else (text, "")
+    if size is None:
+        return "", ""
+    if record.status == "host_oom":
+        return "", f"asked {size:.1f}"
+    return f"{size:.1f} refused", ""

@@ -13,6 +13,7 @@ from pydantic import StringConstraints
 
 from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.models.scales import model_config
+from lazytrain.profile.accelerator import base_of
 from lazytrain.profile.targets import (
     PublishedMachine,
     Target,
@@ -22,6 +23,7 @@ from lazytrain.profile.targets import (
 )
 from lazytrain.records import Contract, HardwareProfile, LayerProfile
 from lazytrain.report.frames import NOT_AVAILABLE, fixed, gigabytes, order
+from lazytrain.report.parameters import num_parameters
 from lazytrain.schedule.predict import Expected, predict
 from lazytrain.schedule.shapes import ModelShape, model_shape
 from lazytrain.schedule.solve import Limits
@@ -91,9 +93,7 @@ def _row(
     expected = None
     if costs is not None:
         expected = predict(target.hardware, costs, row, config, LIMITS)
-    parameters = model_shape(
-        model_config(row.model).to_dict(), row.model
-    ).num_parameters
+    parameters = num_parameters(row.model)
     return PredictedRow(
         **row.model_dump(
             include={"accelerator", "scale", "system", "model", "batch", "seq_len"}
@@ -112,23 +112,32 @@ def _layers(
     layers: Sequence[LayerProfile],
 ) -> tuple[str, LayerProfile | None, str]:
     """Return where layers were measured, their costs on the target, and how made."""
-    machines = {profile.accelerator: profile for profile in hardware}
-    usable = [profile for profile in layers if profile.accelerator in machines]
-    usable.sort(key=lambda profile: profile.accelerator != row.accelerator)
-    for profile in usable:
+    machines = ((profile, _measured_on(profile, hardware)) for profile in layers)
+    usable = [(profile, machine) for profile, machine in machines if machine]
+    usable.sort(key=lambda pair: pair[0].accelerator != row.accelerator)
+    for profile, source in usable:
         if profile.model == row.model:
-            source = machines[profile.accelerator]
             costs = scaled_layers(profile, source, target.hardware)
             how = "" if source.device == target.hardware.device else "layers scaled"
             return source.device, costs, how
     if not usable:
         return NOT_AVAILABLE, None, ""
     shape = model_shape(model_config(row.model).to_dict(), row.model)
-    nearest = nearest_profile(shape, usable)
-    source = machines[nearest.accelerator]
+    nearest = nearest_profile(shape, [profile for profile, _ in usable])
+    source = next(machine for profile, machine in usable if profile is nearest)
     costs = resized(nearest, shape)
     how = f"layers of {nearest.model} resized by their parameters"
     return source.device, scaled_layers(costs, source, target.hardware), how
+
+
+def _measured_on(
+    layers: LayerProfile, hardware: Sequence[HardwareProfile]
+) -> HardwareProfile | None:
+    """Return the machine that layers were measured on, or one with the same card."""
+    base = base_of(layers.accelerator)
+    same = [machine for machine in hardware if base_of(machine.accelerator) == base]
+    same.sort(key=lambda machine: machine.accelerator != layers.accelerator)
+    return same[0] if same else None
 
 
 def nearest_profile(

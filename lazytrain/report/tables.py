@@ -21,6 +21,7 @@ from lazytrain.report.frames import (
     measured_cell,
     order,
 )
+from lazytrain.report.parameters import num_parameters
 from lazytrain.report.predicted import Predicted, PredictedRow, by_row
 from lazytrain.report.printed import Printed as PrintedRow
 from lazytrain.report.printed import (
@@ -48,6 +49,8 @@ class ThroughputRow(Contract):
     padded_tokens_per_s: Measured
     master: str
     optimizer_state: str
+    gpu_cap_gb: Number
+    asked_host_gb: Number
     solve_status: str
     solve_gap: Number
     paper_hardware: str
@@ -62,16 +65,30 @@ class ThroughputRow(Contract):
     predicted_basis: str
 
 
-def _tflops_with_our_n(record: RunRecord | None, printed: PrintedRow) -> str:
+def _tflops_with_our_n(row: RunRow, printed: PrintedRow) -> str:
     """Return 6 * N * printed tokens/s in TFLOPS, with all parameters as N.
 
     The paper's 3B to 14B rows use a nominal N. A stand-in has another model's N, so
     its row stays empty.
     """
-    if record is None or not printed.tokens_per_s or record.model != record.stands_for:
+    if not printed.tokens_per_s or row.model != row.stands_for:
         return ""
-    flops = 6 * record.num_parameters * float(printed.tokens_per_s)
+    flops = 6 * num_parameters(row.model) * float(printed.tokens_per_s)
     return fixed(flops / 1e12, 2)
+
+
+def _basis(predicted: PredictedRow | None) -> str:
+    """Return what a prediction rests on; nothing where there is none."""
+    if predicted is None or predicted.predicted_tflops == NOT_AVAILABLE:
+        return ""
+    return predicted.basis
+
+
+def _asked_host_gb(record: RunRecord | None) -> float | None:
+    """Return what a run that did not fit the host asked of it, in GB."""
+    if record is None or record.status != "host_oom":
+        return None
+    return gigabytes(record.requested_bytes)
 
 
 def throughput_row(
@@ -101,18 +118,20 @@ def throughput_row(
         padded_tokens_per_s=measured_cell(record, padded, 1),
         master=record.master if record else "",
         optimizer_state=record.optimizer_state if record else "",
+        gpu_cap_gb=fixed(gigabytes(record.cap_bytes) if record else None, 1),
+        asked_host_gb=fixed(_asked_host_gb(record), 1),
         solve_status=(record.solve_status or "") if record else "",
         solve_gap=fixed(record.solve_gap if record else None, 6),
         paper_hardware=printed.hardware,
         paper_batch=printed.batch,
         paper_tflops=printed.tflops,
-        paper_tflops_with_our_n=_tflops_with_our_n(record, printed),
+        paper_tflops_with_our_n=_tflops_with_our_n(row, printed),
         paper_gpu_peak_gb=printed.gpu_peak_gb,
         paper_cpu_peak_gb=printed.cpu_peak_gb,
         paper_tokens_per_s=printed.tokens_per_s,
         predicted_tflops=predicted.predicted_tflops if predicted else "",
         predicted_tokens_per_s=predicted.predicted_tokens_per_s if predicted else "",
-        predicted_basis=predicted.basis if predicted else "",
+        predicted_basis=_basis(predicted),
     )
 
 

@@ -26,15 +26,15 @@ _HOST_ALLOCATOR = "can't allocate memory"
 _FACTORS = {"GiB": GIB, "MiB": MIB, "KiB": 1024, "bytes": 1}
 # Host bytes per parameter that a rival allocates, by system and size of a weight:
 # DeepSpeed holds bf16 and fp32 weights, fp32 gradients and two moments, and torch's
-# pinned pool rounds each block up to a power of two: 3B peaked at 25.6 bytes per
+# pinned pool rounds each block up to a power of two: 7B peaked at 25.1 bytes per
 # parameter, its process included.
 _RIVAL_BYTES = {
     "megatrain": {2: 14, 4: 20},
     "megatrain-single-recompute": {2: 14, 4: 20},
     "megatrain-milp": {2: 14, 4: 20},
     "megatrain-hybrid8bit": {2: 14, 4: 20},
-    "zero3-offload": {2: 24, 4: 20},
-    "zero3-offload-liger": {2: 24, 4: 20},
+    "zero3-offload": {2: 25, 4: 20},
+    "zero3-offload-liger": {2: 25, 4: 20},
 }
 
 
@@ -45,6 +45,12 @@ ENDING_S = 30  # a process that was killed gives its device memory back by then
 # Disk bytes per parameter of ZeRO-Infinity: bf16 weights, and per optimizer swap fp32
 # weights, two moments, gradients and what alignment adds.
 _INFINITY_DISK_BYTES = 20
+
+
+FOR_PLANNED = (
+    "a smaller scale, 8-bit state, NVMe boundaries or optimizer.state_home: auto"
+)
+FOR_RIVAL = "a smaller scale or a larger host: this rival has no smaller state"
 
 
 @dataclass(frozen=True)
@@ -137,10 +143,18 @@ def short_of_disk(system: str, num_parameters: int, free_bytes: int) -> str | No
     )
 
 
-def preflight(needed_bytes: int, budgets: Budgets, what: str) -> None:
+def preflight(
+    needed_bytes: int, budgets: Budgets, what: str, remedy: str = FOR_PLANNED
+) -> None:
     """Refuse a run that the host cannot hold, before anything is allocated.
 
     The kernel would end the process without a word otherwise.
+
+    Args:
+        needed_bytes: What the run will take.
+        budgets: What it may take.
+        what: The run, for the message.
+        remedy: What would make it fit.
 
     Raises:
         OutOfMemory: With the bytes asked for and the limit.
@@ -154,8 +168,7 @@ def preflight(needed_bytes: int, budgets: Budgets, what: str) -> None:
         limit, given = configured, "host_capacity"
     detail = (
         f"{what} needs {format_bytes(needed_bytes)} of host memory and "
-        f"{format_bytes(limit)} can be had ({given}); use a smaller scale, 8-bit "
-        "state, NVMe boundaries or optimizer.state_home: auto"
+        f"{format_bytes(limit)} can be had ({given}); use {remedy}"
     )
     raise OutOfMemory("host", needed_bytes, detail)
 

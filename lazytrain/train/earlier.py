@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
-RESULTS: Final = ("record.json", "weights")
+RESULTS: Final = ("record.json", "weights", "search.json")
 _ASIDE: Final = ".previous"
 
 

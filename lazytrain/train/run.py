@@ -28,6 +28,7 @@ from lazytrain.profile.hardware import (
     settings_for,
 )
 from lazytrain.profile.memory import disk_free_bytes, gpu_context_bytes
+from lazytrain.provenance import remember_code
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 from lazytrain.schedule.plan import Plan
@@ -66,6 +67,7 @@ def run_row(request: RunRequest) -> RunRecord:
         OutBusy: If another run writes into the same folder.
     """
     check_purpose(request.settings)
+    remember_code()
     # A worker's folder is held by the process that waits for it.
     with nullcontext() if is_worker() else hold_out(request.out):
         record = _run(request)
@@ -259,8 +261,10 @@ def _check_memory(request: RunRequest, source: Source, plan: Plan | None) -> Non
         count = Decoder(source.config).num_parameters
         itemsize = dtype_of(settings.executor.dtype).itemsize
         needed = capacity.rival_host_bytes(row.system, count, itemsize)
+    system = systems.BY_NAME[row.system]
+    remedy = capacity.FOR_PLANNED if system.is_streaming else capacity.FOR_RIVAL
     what = f"{row.system} at {row.scale}"
-    capacity.preflight(needed, settings.budgets, what)
+    capacity.preflight(needed, settings.budgets, what, remedy)
 
 
 def _sinks(request: RunRequest, earlier: Sequence[StepRecord]) -> list[Sink]:

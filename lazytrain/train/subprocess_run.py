@@ -63,7 +63,9 @@ def end_with_parent(stream: BinaryIO) -> None:
     """
 
     def watch() -> None:
-        while stream.read(1):
+        # Not through the buffer: a thread that holds its lock at the end of a process
+        # makes the interpreter abort.
+        while os.read(stream.fileno(), 1):
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 

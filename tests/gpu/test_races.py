@@ -8,7 +8,15 @@ import math
 
 import pytest
 import torch
-from streaming import engine_for, plan_for, random_batch, small_config
+from streaming import (
+    engine_for,
+    plan_for,
+    random_batch,
+    reference_loss,
+    reference_model,
+    small_config,
+    weights_of,
+)
 
 from lazytrain.config import OptimizerSettings
 
@@ -83,3 +91,25 @@ def test_compiled_bodies_under_slow_copies(deterministic, homes):
 def test_slowed_gradients_that_wait_change_no_bit(deterministic, distance):
     waiting = ("embedding", "layer.0", "layer.1", "layer.2", "layer.3", "head")
     assert losses(distance, 20, 300_000, waiting=waiting) == losses(0, 20)
+
+
+@pytest.mark.parametrize("cycles", [0, 20_000_000])
+@pytest.mark.parametrize("body", ["eager", "compile"])
+def test_the_held_out_loss_is_read_when_it_is_there(cycles, body):
+    """Its sum is made on the compute stream, behind uploads that are slow."""
+    config = small_config("7B-mini", layers=4)
+    engine = engine_for(
+        config,
+        plan_for(config, "CRCGG", body=body),
+        device="cuda",
+        delay=slow(cycles) if cycles else None,
+    )
+    weights = weights_of(engine)
+    for seed in range(3):
+        batch = random_batch(config.vocab_size, seed=seed)
+        model = reference_model(config, weights, torch.float32, "cuda")
+        with torch.no_grad():
+            mean = reference_loss(model, batch).item()
+        total, count = engine.evaluate_loss(batch)
+        assert total / count == pytest.approx(mean, rel=1e-5)
+    engine.close()

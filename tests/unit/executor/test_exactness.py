@@ -13,6 +13,8 @@ from streaming import (
     weights_of,
 )
 
+from lazytrain.executor.streams import Ticket
+
 TOLERANCE = 1e-5
 
 CASES = {
@@ -144,6 +146,23 @@ def test_evaluation_matches_the_training_loss_and_updates_nothing():
     assert all(torch.equal(before[n], t) for n, t in engine.named_weights())
     step = engine.train_step(batch, 1e-3).result()
     assert total / count == pytest.approx(step.loss, rel=1e-6)
+    engine.close()
+
+
+def test_the_held_out_loss_waits_for_its_own_end(monkeypatch):
+    """Outside its stream's block a read waits for another stream than the loss's."""
+    waited = []
+    wait_done = Ticket.wait_done
+
+    def noted(ticket):
+        waited.append(ticket.name)
+        wait_done(ticket)
+
+    config = small_config("7B-mini", layers=2)
+    engine = engine_for(config, plan_for(config, "GGG"))
+    monkeypatch.setattr(Ticket, "wait_done", noted)
+    engine.evaluate_loss(random_batch(config.vocab_size))
+    assert waited[-1] == "evaluation end"
     engine.close()
 
 

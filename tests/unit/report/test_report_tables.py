@@ -64,7 +64,7 @@ def test_a_missing_run_is_na_and_keeps_its_printed_values_apart(make_row, paper)
     (row,) = table3([make_row()], [], paper)
     assert {getattr(row, name) for name in MEASURED} == {"n/a"}
     assert row.paper_tflops == "219.95"
-    assert row.paper_tflops_with_our_n == ""
+    assert row.paper_tflops_with_our_n == "219.63"  # N is the sheet's model's
 
 
 def test_a_number_that_was_not_taken_is_na(make_record):
@@ -194,3 +194,31 @@ def test_transcribed_tables_hold_every_printed_row(paper):
         assert len(list(csv.DictReader(file))) == 24
     assert len(read_csv(paper / "table4.csv")) == 12
     assert len(read_csv(paper / "table5.csv")) == 4
+
+
+def test_a_row_that_the_host_cannot_hold_says_what_it_asked_for(
+    make_row, make_record, paper
+):
+    """Its printed figure is still counted with all parameters as N."""
+    sheet = [
+        make_row("zero3-offload", "7B", model="Qwen2.5-7B", stands_for="Qwen2.5-7B")
+    ]
+    limit = {"status": "host_oom", "reason": "too small", "tflops": None}
+    made = make_record("zero3-offload", "7B", **limit)
+    made = made.model_copy(
+        update={
+            "requested_bytes": 190_400_000_000,
+            "cap_bytes": 75_161_927_680,
+            "num_parameters": 0,
+        }
+    )
+    (row,) = table3(sheet, [made], paper)
+    assert (row.tflops, row.asked_host_gb, row.gpu_cap_gb) == (
+        "host OOM",
+        "190.4",
+        "75.2",
+    )
+    assert row.paper_tflops_with_our_n == "86.91"
+    (without,) = table3(sheet, [], paper)
+    assert (without.tflops, without.asked_host_gb) == ("n/a", "")
+    assert without.paper_tflops_with_our_n == "86.91"

@@ -71,6 +71,8 @@ def test_a_device_that_others_use_is_refused_after_half_a_minute():
     with pytest.raises(DeviceBusy, match=r"60.00 GiB are taken.*nvidia-smi"):
         capacity.refuse_shared_device(lambda: 60 << 30, waited.append)
     assert sum(waited) == 30
+    with pytest.raises(DeviceBusy):
+        capacity.refuse_shared_device(lambda: 3 << 30, waited.append)
     taken = iter([60 << 30, 60 << 30, 1 << 29])
     waited.clear()
     capacity.refuse_shared_device(lambda: next(taken), waited.append)

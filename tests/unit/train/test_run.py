@@ -25,6 +25,7 @@ from lazytrain.data.synthetic import generate
 from lazytrain.errors import InvalidInput
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.train import run as run_module
+from lazytrain.train.lock import DeviceBusy
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_row
 
@@ -93,6 +94,21 @@ def test_other_rivals_see_the_same_first_loss(data, tmp_path, system):
     assert record.status == "ok"
     assert record.first_loss == pytest.approx(reference.first_loss, rel=1e-5)
     assert record.num_parameters == reference.num_parameters
+
+
+@pytest.mark.parametrize("purpose", ["throughput", "quality"])
+def test_only_a_measured_row_wants_the_device_for_itself(
+    purpose, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_module, "gpu_context_bytes", lambda _device: 60 << 30)
+    monkeypatch.setattr(run_module.capacity, "ENDING_S", 0)
+    given = request(data, tmp_path, purpose=purpose)
+    if purpose == "quality":
+        assert run_row(given).status == "ok"
+        return
+    with pytest.raises(DeviceBusy, match=r"60\.00 GiB"):
+        run_row(given)
+    assert not (tmp_path / "record.json").exists()
 
 
 def test_an_interrupted_run_leaves_no_half_written_file(data, tmp_path):

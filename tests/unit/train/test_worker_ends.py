@@ -1,5 +1,6 @@
 """A run's own process never outlives the process that started it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from lazytrain.train import subprocess_run, worker
 
 # Starts a worker as `subprocess_run.start` does, with a child that would run for long.
 PARENT = """
@@ -48,9 +51,42 @@ def test_the_worker_ends_with_its_parent(
     ) as parent:
         assert parent.stdout is not None
         assert parent.stderr is not None
-        worker = psutil.Process(int(parent.stdout.readline()))
+        child = psutil.Process(int(parent.stdout.readline()))
         assert parent.stderr.readline() == "ready\n"
         parent.send_signal(number)
         parent.wait(60)
-        worker.wait(60)  # raises if it is still there
-    assert not worker.is_running()
+        child.wait(60)  # raises if it is still there
+    assert not child.is_running()
+
+
+@pytest.mark.parametrize("by_parent", [True, False])
+def test_a_worker_that_fails_says_so_by_its_code(
+    by_parent: bool, tmp_path: Path
+) -> None:
+    """A request that cannot be read: one line and code 2, watched or not."""
+    path = tmp_path / "request.json"
+    path.write_text("{}")
+    mark = {subprocess_run.WORKER: "1"} if by_parent else {}
+    done = subprocess.Popen(
+        [sys.executable, "-m", "lazytrain.train.worker", str(path)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | mark,
+    )
+    assert done.stderr is not None
+    said = done.stderr.read()  # its input stays open, as a living parent's does
+    assert done.wait(60) == 2
+    assert said.startswith("lazytrain: ")
+    assert "Fatal" not in said
+
+
+def test_the_watch_is_on_in_a_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker started by hand has no parent's pipe: its input may end at any time."""
+    watched: list[object] = []
+    monkeypatch.setattr(worker, "end_with_parent", watched.append)
+    for mark, expected in (("1", 1), ("0", 0)):
+        watched.clear()
+        monkeypatch.setenv(subprocess_run.WORKER, mark)
+        assert worker.main(["no-such-request.json"]) == 2
+        assert len(watched) == expected

@@ -14,7 +14,7 @@ from lazytrain.schedule.heuristics import keep_all, recompute_all
 from lazytrain.schedule.instance import Budget, Costs, Execution, PartSpec
 from lazytrain.schedule.memory import ModelSizes, device_bytes, planned_bytes
 from lazytrain.schedule.order import instance_for
-from lazytrain.schedule.plan import Home
+from lazytrain.schedule.plan import Home, Transfer
 from lazytrain.schedule.simulate import simulate
 from lazytrain.schedule.solve import solve
 from lazytrain.units import MIB
@@ -425,6 +425,15 @@ def test_boundaries_that_leave_the_device_are_caught(sound):
     places = (plan.boundaries[0], moved, *plan.boundaries[2:])
     away = plan.model_copy(update={"boundaries": places})
     assert {"budget", "transfer"} <= faults(away, instance)
+    copy = Transfer(
+        boundary=1,
+        link="d2h",
+        release="forward:1",
+        deadline="turn",
+        window_bytes={1: float(instance.boundary_bytes[1])},
+    )
+    sent = plan.model_copy(update={"transfers": (copy,)})
+    assert "transfer" in faults(sent, instance)
 
 
 def test_a_layer_major_plan_in_waves_is_caught(

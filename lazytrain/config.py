@@ -44,6 +44,12 @@ class ExecutorSettings(Contract):
     chunk_bytes: str = "64MiB"
     loss_chunk_tokens: int = Field(default=4096, ge=1)
     resident_weights: bool = False
+    order: Literal["layer-major", "batch-major", "auto"] = Field(
+        default="layer-major",
+        description="layer-major takes every layer over the whole batch; batch-major "
+        "takes one micro-batch after the other through the whole model, with weights "
+        "and gradient sums resident in HBM; auto plans both and takes the faster",
+    )
     gradient_drain: Literal["auto", "whole", "as-consumed"] = Field(
         default="auto",
         description="as-consumed keeps gradients in HBM until their update; auto does "

@@ -49,7 +49,7 @@ def instance(
     allow_none: AllowNone = False,
 ) -> None:
     """Derive the planning problem of one run from measured profiles."""
-    from lazytrain.schedule.derive import derive_instance
+    from lazytrain.schedule.order import instance_for
 
     settings = load_yaml(PipelineConfig, config)
     row = find_run(load_runs(runs or Path(settings.runs)), accelerator, scale, system)
@@ -62,12 +62,14 @@ def instance(
         records.read(LayerProfile, layers),
     )
     try:
-        problem = derive_instance(*profiles, row, settings)
-    except DoesNotFit as error:
+        problem = instance_for(*profiles, row, settings)
+    except (DoesNotFit, NoSchedule) as error:
         if not allow_none:
             raise
         _no_plan(f"{accelerator}/{scale}/{system}", error, out)
         return
+    if problem.chosen:
+        sys.stderr.write(f"{problem.name}: {problem.chosen}\n")
     records.write(problem.model_copy(update={"made_from": made_from}), out)
 
 

@@ -15,18 +15,13 @@ from pydantic import Field
 
 from lazytrain.errors import LazyTrainError
 from lazytrain.records import Contract
+from lazytrain.schedule import check_order
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan, Transfer
+from lazytrain.schedule.violations import Violation
 
 TOLERANCE_S = 1e-6
 BYTE = 0.5
-
-
-class Violation(Contract):
-    """One broken rule: its kind and what is wrong, in words."""
-
-    kind: str
-    detail: str
 
 
 class Report(Contract):
@@ -79,6 +74,8 @@ def check(plan: Plan, instance: Instance) -> Report:
         objective = recompute + _lambdas(plan, instance) + sum(exposed.values())
         violations += [*_budgets(used, instance), *_path(plan, instance)]
         violations += [*_transfers(plan, instance), *_coupling(plan, instance)]
+        violations += [*check_order.cut(plan, instance)]
+        violations += [*check_order.levels(plan, instance)]
         violations += [*_claims(plan, objective)]
     return Report(
         name=plan.name,

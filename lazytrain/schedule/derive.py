@@ -6,11 +6,16 @@ import math
 from typing import Literal
 
 from lazytrain import systems
-from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
+from lazytrain.config import (
+    AcceleratorSettings,
+    ExecutorSettings,
+    PipelineConfig,
+    RunRow,
+)
 from lazytrain.errors import DoesNotFit, InvalidInput
 from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
 from lazytrain.schedule.baseline import with_baseline_memory
-from lazytrain.schedule.host_room import host_capacity, size_of, with_homes
+from lazytrain.schedule.host_room import OURS, host_capacity, size_of, with_homes
 from lazytrain.schedule.instance import (
     Bandwidth,
     Budget,
@@ -54,6 +59,10 @@ def derive_instance(
     slower of compute and weight streaming; gradients go down in the backward, where
     the link's other direction is, so they take nothing from the write windows.
 
+    A batch-major step keeps weights and gradient sums in HBM, and its boundaries, those
+    of one wave, there too or nowhere. ``order: auto`` is decided by :mod:`order`, which
+    derives both; here it is layer-major.
+
     Raises:
         InvalidInput: If the sheet id has no settings, a budget has no unit, the batch
             is impossible, or the cap is below what a step needs without activations.
@@ -63,6 +72,8 @@ def derive_instance(
     run = execution(hardware, layers, row, config)
     sizes = model_sizes(layers, run)
     bounced = BOUNCE_BUFFERS * boundary_bytes(run, sizes)
+    if run.order == "batch-major":
+        bounced = 0
     run = with_homes(run, parts, config, row, hardware, bounced)
     budget, fixed = budgets(hardware, settings, parts, run, sizes)
     scale = row.batch * row.seq_len / layers.tokens
@@ -145,17 +156,18 @@ def _costs(
 def level_costs(
     layers: LayerProfile, run: Execution, scale: float
 ) -> dict[str, tuple[LevelCost, ...]]:
-    """Return each layer type's save levels, scaled to the batch.
+    """Return each layer type's save levels: bytes of a wave, seconds of the batch.
 
     Only a compiled body can be told what to keep, and only our own systems ask.
     """
     if run.body != "compile" or run.save_level != "inputs":
         return {}
+    wave = run.wave_rows * run.seq_len / layers.tokens
     return {
         cost.layer_type: tuple(
             LevelCost(
                 name=level.name,
-                kept_bytes=int(max(0, level.kept_bytes - cost.boundary_bytes) * scale),
+                kept_bytes=int(max(0, level.kept_bytes - cost.boundary_bytes) * wave),
                 step_s=(level.forward_s + level.backward_s) * scale,
             )
             for level in cost.levels
@@ -182,13 +194,16 @@ def execution(
     master: Literal["fp32-split", "bf16", "bf16-stochastic", "fp32"] = optimizer.master
     if layers.dtype == "float32":
         master = "fp32"
+    order = order_of(settings, row)
     return Execution(
         batch=row.batch,
         seq_len=row.seq_len,
         micro_batch=micro_batch(row.batch, row.seq_len, settings.micro_batch_tokens),
+        order="batch-major" if order == "batch-major" else "layer-major",
         save_level=settings.save_level,
         body=layers.body,
-        resident_weights=settings.resident_weights,
+        # Every wave uses every layer: streamed, the weights would cross once a wave.
+        resident_weights=settings.resident_weights or order == "batch-major",
         prefetch_distance=settings.prefetch_distance,
         weight_slots=settings.weight_slots,
         grad_slots=settings.grad_slots,
@@ -200,6 +215,13 @@ def execution(
         master=master,
         optimizer_threads=optimizer.threads,
     )
+
+
+def order_of(
+    settings: ExecutorSettings, row: RunRow
+) -> Literal["layer-major", "batch-major", "auto"]:
+    """Return the order that a row asks for; a rival's step has only one."""
+    return settings.order if row.system in OURS else "layer-major"
 
 
 def reserve_bytes(hardware: HardwareProfile) -> int:
@@ -288,11 +310,15 @@ def budgets(
     state = disk_bytes(run, parts, disk)
     nvme = size_of(texts.nvme_activations, disk - state, "budgets.nvme_activations")
     boundary = boundary_bytes(run, sizes)
+    if run.order == "batch-major":
+        nvme = 0
     host = host_bytes(parts, run, boundary if nvme >= boundary else 0).total
     capacity = host_capacity(settings, hardware)
     cpu = size_of(
         texts.cpu_activations, max(0, capacity - host), "budgets.cpu_activations"
     )
+    if run.order == "batch-major":
+        cpu = 0
     device = device_bytes(parts, run, sizes, max(cpu, nvme) >= boundary)
     if device.total >= cap:
         raise DoesNotFit("budgets.gpu_cap", format_bytes(cap), _too_small(device))

@@ -6,7 +6,7 @@ costs ``rho_j``, window ``w`` lasts ``T_w``; budgets ``M_G``, ``M_C``, ``M_N``.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -96,6 +96,16 @@ class Execution(Contract):
         default=(), description="parts whose optimizer state is streamed from disk"
     )
 
+    @property
+    def wave_rows(self) -> int:
+        """Sequences that pass through the layers together."""
+        return self.micro_batch if self.order == "batch-major" else self.batch
+
+    @property
+    def num_waves(self) -> int:
+        """Passes through the whole model in a step."""
+        return self.batch // self.wave_rows
+
 
 class Costs(Contract):
     """What the simulator needs beside the paper's windows; zero is not modelled.
@@ -116,9 +126,10 @@ class Costs(Contract):
 
 
 class LevelCost(Contract):
-    """One save level of a layer type over the whole batch.
+    """One save level of a layer type.
 
-    ``kept_bytes`` are beyond the layer's input; ``step_s`` is forward and backward.
+    ``kept_bytes`` are beyond the layer's input, of one wave (in layer-major order the
+    whole batch); ``step_s`` is forward and backward of the whole batch.
     """
 
     name: str
@@ -127,7 +138,10 @@ class LevelCost(Contract):
 
 
 class Instance(Contract):
-    """One planning problem. All per-layer tuples run over windows 0..L-1."""
+    """One planning problem. All per-layer tuples run over windows 0..L-1.
+
+    Seconds are of the whole batch, bytes of boundaries those of one wave.
+    """
 
     version: Literal[1] = 1
     name: str
@@ -166,14 +180,18 @@ class Instance(Contract):
     made_from: dict[str, str] = Field(
         default_factory=dict, description="sha256 of each file this was made from"
     )
+    chosen: str = Field(
+        default="", description="why this order and these waves, where it was a choice"
+    )
 
     @property
     def sha256(self) -> str:
         """Hash that a plan made for this instance carries.
 
-        It is blind to state on NVMe where there is none, as instances were before.
+        It is blind to state on NVMe where there is none, as instances were before, and
+        to the reason for a choice.
         """
-        unused: dict[str, set[str]] = {}
+        unused: dict[str, Any] = {"chosen": True}
         if self.costs.state_read_s == 0:
             unused["costs"] = {"state_read_s", "state_write_s"}
         if self.execution and not self.execution.state_on_nvme:

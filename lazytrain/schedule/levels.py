@@ -69,7 +69,8 @@ def with_levels(plan: Plan, instance: Instance) -> Plan:
         return plan
     levels = choose_levels(instance, spare_bytes(plan, instance))
     group = plan.groups[0].model_copy(update={"save_level": levels})
-    share = group.micro_batch / plan.batch
+    rows = plan.batch if group.order == "layer-major" else group.micro_batch
+    share = group.micro_batch / rows
     templates = {
         (kind, level): Template(
             layer_type=kind,
@@ -85,7 +86,7 @@ def with_levels(plan: Plan, instance: Instance) -> Plan:
 
 
 def _kept(instance: Instance, kind: str, level: str) -> int:
-    """Return what a level of a layer type keeps of the whole batch."""
+    """Return what a level of a layer type keeps of a wave."""
     sizes = {cost.name: cost.kept_bytes for cost in instance.levels.get(kind, ())}
     return sizes.get(level, 0)
 

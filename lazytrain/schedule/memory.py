@@ -45,7 +45,8 @@ class DeviceBytes:
     """HBM that no activation schedule changes, by cause.
 
     ``transit`` is room for boundaries on their way to or from another tier,
-    ``waiting_gradients`` what is drained only as it is consumed.
+    ``waiting_gradients`` what is drained only as it is consumed. Where a step has
+    several waves, every part keeps its own fp32 sum of gradients until the last one.
     """
 
     reserve: int
@@ -88,8 +89,8 @@ class HostBytes:
 
 
 def boundary_bytes(run: Execution, sizes: ModelSizes) -> int:
-    """Return A, one hidden state of the whole batch."""
-    return run.batch * run.seq_len * sizes.hidden * sizes.itemsize
+    """Return A, one hidden state of a wave: of the whole batch, layer-major."""
+    return run.wave_rows * run.seq_len * sizes.hidden * sizes.itemsize
 
 
 def device_bytes(
@@ -105,26 +106,41 @@ def device_bytes(
     """
     layers = [part for part in parts if part.kind == "layer"]
     ends = [part for part in parts if part.kind != "layer"]
-    largest = max((part.weight_bytes for part in layers), default=0)
-    widest = max((part.num_parameters for part in layers), default=0)
     gradient = max((part.gradient_bytes for part in layers), default=0)
-    slots = len(layers) if run.resident_weights else run.weight_slots
     tokens = min(run.loss_chunk_tokens, run.batch * run.seq_len)
     return DeviceBytes(
         reserve=run.reserve_bytes,
-        weight_slots=min(slots, len(layers)) * largest,
-        gradient_accumulator=widest * FP32_BYTES,
+        weight_slots=_layer_weights(layers, run),
+        gradient_accumulator=_summed(layers, run) * FP32_BYTES,
         grad_slots=run.grad_slots * gradient,
         waiting_gradients=sum(
             part.gradient_bytes for part in layers if run.gradient_drain != "whole"
         ),
         ends=sum(part.weight_bytes for part in ends),
-        end_gradient=max((p.num_parameters for p in ends), default=0) * FP32_BYTES,
+        end_gradient=_summed(ends, run) * FP32_BYTES,
         loss_chunk=2 * tokens * sizes.vocab * sizes.itemsize,
         working_hidden=WORKING_BUFFERS * boundary_bytes(run, sizes),
         layer_workspace=sizes.workspace_bytes,
         transit=transit_buffers(offloads) * boundary_bytes(run, sizes),
     )
+
+
+def _layer_weights(layers: Sequence[PartSpec], run: Execution) -> int:
+    """Return the bytes of the layers' weights on the device."""
+    sizes = [part.weight_bytes for part in layers]
+    if run.order == "batch-major":
+        return sum(sizes)
+    slots = len(layers) if run.resident_weights else run.weight_slots
+    return min(slots, len(layers)) * max(sizes, default=0)
+
+
+def _summed(parts: Sequence[PartSpec], run: Execution) -> int:
+    """Return the parameters whose fp32 sums exist at once.
+
+    With one wave a part is drained before the next one begins, so one sum serves all.
+    """
+    counts = [part.num_parameters for part in parts]
+    return max(counts, default=0) if run.num_waves == 1 else sum(counts)
 
 
 def transit_buffers(offloads: bool) -> int:
@@ -155,7 +171,7 @@ def planned_bytes(plan: Plan, instance: Instance) -> dict[str, int]:
 
 
 def kept_bytes(plan: Plan, instance: Instance) -> int:
-    """Return what save levels keep of the whole batch beyond each layer's input."""
+    """Return what save levels keep of a wave beyond each layer's input."""
     total = 0
     for group in plan.groups:
         for kind, level in zip(instance.layer_types, group.save_level, strict=True):

@@ -16,9 +16,9 @@ from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput, NoSchedule
 from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
 from lazytrain.schedule.baseline import baseline_bytes
-from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.host_room import host_capacity
 from lazytrain.schedule.instance import Instance
+from lazytrain.schedule.order import instance_for
 from lazytrain.schedule.plan import Home, Plan
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.units import format_bytes
@@ -54,7 +54,7 @@ def predict(
     if system is None or not system.is_planned:
         return None
     try:
-        instance = derive_instance(hardware, layers, row, config)
+        instance = instance_for(hardware, layers, row, config)
         plan = solve(instance, limits)
     except (InvalidInput, NoSchedule) as error:
         return Expected(limit=f"OOM: {error}")

@@ -55,15 +55,27 @@ class Simulation:
     def prediction(self) -> Prediction:
         """The figures a plan carries."""
         exposed = {name: seconds for name, seconds in self.exposed_s.items() if seconds}
-        windows = {
-            task.name: task.seconds for task in self.tasks if task.resource == "compute"
-        }
         return Prediction(
             step_s=self.step_s,
             exposed_s=exposed,
             peak_bytes=self.peak_bytes,
-            window_s=windows,
+            window_s=_windows(self.tasks),
         )
+
+
+def _windows(tasks: tuple[Task, ...]) -> dict[str, float]:
+    """Return a step's compute seconds by name, all waves together."""
+    windows: dict[str, float] = {}
+    steps: dict[str, int] = {}
+    for task in tasks:
+        if task.resource != "compute":
+            continue
+        # A step's first compute may lie within the step before.
+        other = steps.setdefault(task.name, task.step) != task.step
+        before = 0.0 if other else windows.get(task.name, 0.0)
+        windows[task.name] = before + task.seconds
+        steps[task.name] = task.step
+    return windows
 
 
 def simulate(plan: Plan, instance: Instance) -> Simulation:
@@ -198,8 +210,9 @@ def _memory(
     for i, (size, home) in enumerate(
         zip(instance.boundary_bytes, plan.homes, strict=True)
     ):
-        for start, stop in _lives(i, home, line, marks, plan.num_layers):
-            changes += [(start - begin, size), (stop - begin, -size)]
+        for wave in (*marks.earlier, marks):
+            for start, stop in _lives(i, home, line, wave, plan.num_layers):
+                changes += [(start - begin, size), (stop - begin, -size)]
     level = instance.fixed_bytes.gpu - reserve
     curve = [(0.0, level)]
     # At one moment what ends is freed before what begins is counted.

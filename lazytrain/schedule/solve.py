@@ -67,7 +67,12 @@ def solve(
             says which constraints conflict.
         InvalidInput: If the method is unknown or cannot take this instance.
     """
-    return with_prediction(_solved(instance, limits, method), instance)
+    plan = with_prediction(_solved(instance, limits, method), instance)
+    if not instance.chosen:
+        return plan
+    said = plan.solve.parameters | {"order": instance.chosen}
+    how = plan.solve.model_copy(update={"parameters": said})
+    return plan.model_copy(update={"solve": how})
 
 
 def _solved(instance: Instance, limits: Limits | None, method: str | None) -> Plan:

@@ -4,7 +4,8 @@ Links carry weights and gradients ahead of activations, activations go in chunks
 layer's weights arrive at most ``prefetch_distance`` visits early, and a boundary is
 read at most ``read_ahead_blocks`` blocks early. Updates begin once every gradient is
 down (the global norm is known then), in the plan's order, and the next step's uploads
-wait for them part by part.
+wait for them part by part. A batch-major step does all of this compute once per wave;
+gradients are whole, and go down, in the last wave.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ FIRST, LAST = 0, 1
 
 @dataclass(frozen=True)
 class Amounts:
-    """Bytes, parameters and seconds of a plan's parts, by name."""
+    """Bytes, parameters and seconds of a plan's parts, by name.
+
+    Seconds are those of one of ``waves`` equal passes.
+    """
 
     weight_bytes: Mapping[str, int]
     gradient_bytes: Mapping[str, int]
@@ -32,6 +36,17 @@ class Amounts:
     waiting: frozenset[str]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    embedding_s: float
+    turn_s: float
+    waves: int
+
+
+def waves_of(plan: Plan) -> int:
+    """Return the passes of a step: one per group, or per micro-batch, batch-major."""
+    return sum(
+        1 if group.order == "layer-major" else group.sequences // group.micro_batch
+        for group in plan.groups
+    )
 
 
 def amounts(plan: Plan, instance: Instance) -> Amounts:
@@ -48,28 +63,34 @@ def amounts(plan: Plan, instance: Instance) -> Amounts:
         gradients = {part.name: part.gradient_bytes for part in instance.parts}
         parameters = {part.name: part.num_parameters for part in instance.parts}
     resident = {part.name for part in plan.parts if part.weights == "resident"}
-    costs = instance.costs
+    costs, waves = instance.costs, waves_of(plan)
     return Amounts(
         weights,
         gradients,
         parameters,
         frozenset(weights.keys() - resident),
         frozenset(p.name for p in plan.parts if p.gradient.drain == "as-consumed"),
-        costs.forward_s or instance.rho_s,
+        tuple(seconds / waves for seconds in costs.forward_s or instance.rho_s),
         tuple(
-            max(0.0, seconds - saved)
+            max(0.0, seconds - saved) / waves
             for seconds, saved in zip(
                 costs.backward_s or instance.window_read_s,
                 saved_s(plan, instance),
                 strict=True,
             )
         ),
+        costs.embedding_s / waves,
+        costs.turn_s / waves,
+        waves,
     )
 
 
 @dataclass
 class StepMarks:
-    """Task indices of one step that memory curves and the next step need."""
+    """Task indices of one step that memory curves and the next step need.
+
+    Boundaries are those of the last wave; ``earlier`` holds the other waves'.
+    """
 
     updates: dict[str, int] = field(default_factory=dict)
     made: dict[int, int] = field(default_factory=dict)
@@ -79,6 +100,7 @@ class StepMarks:
     block_end: dict[int, int] = field(default_factory=dict)
     loss: int = 0
     end: int = 0
+    earlier: list[StepMarks] = field(default_factory=list)
 
 
 class StepBuilder:
@@ -102,13 +124,25 @@ class StepBuilder:
         """Add one step and return its marks."""
         self._before, self._marks = self._marks, StepMarks()
         self._previous_layer = None
-        self._forward()
-        self._turn()
-        for order, block in enumerate(reversed(self._plan.blocks)):
-            self._block(block, order)
+        self._drains: list[int | None] = []
+        for wave in range(self._amounts.waves):
+            if wave > 0:
+                self._next_wave()
+            self._is_last_wave = wave == self._amounts.waves - 1
+            self._forward()
+            self._turn()
+            for order, block in enumerate(reversed(self._plan.blocks)):
+                self._block(block, order)
+            self._embedding_backward()
         self._finish()
         self._step += 1
         return self._marks
+
+    def _next_wave(self) -> None:
+        """Set the marks of the wave before aside; weights are fresh once a step."""
+        done, self._marks = self._marks, StepMarks()
+        self._marks.earlier, done.earlier = [*done.earlier, done], []
+        self._marks.updates = done.updates
 
     def _task(
         self,
@@ -136,18 +170,18 @@ class StepBuilder:
         name = f"layer.{layer}"
         size = self._amounts.weight_bytes.get(name, 0)
         update = self._before.updates.get(name)
-        if name not in self._amounts.streamed:
-            return self._ends_upload(name)
-        if layer == self._previous_layer or size == 0:
-            return update if size == 0 else self._upload
         ahead = self._plan.prefetch_distance + 1
         freed = self._visits[-ahead] if len(self._visits) >= ahead else None
+        if name not in self._amounts.streamed:
+            return self._refresh(name, freed)
+        if layer == self._previous_layer or size == 0:
+            return update if size == 0 else self._upload
         self._previous_layer = layer
         self._upload = self._move(f"weights {layer}", "h2d", size, freed, update)
         return self._upload
 
-    def _ends_upload(self, name: str) -> int | None:
-        """Refresh a resident part once per step, after its update."""
+    def _refresh(self, name: str, freed: int | None = None) -> int | None:
+        """Send a resident part once per step, after its update."""
         key = f"{name}@{self._step}"
         if key not in self._marks.updates:
             update = self._before.updates.get(name)
@@ -155,15 +189,15 @@ class StepBuilder:
             if update is None or size == 0:
                 return update
             self._marks.updates[key] = self._move(
-                f"weights {name}", "h2d", size, update
+                f"weights {name}", "h2d", size, update, freed
             )
         return self._marks.updates[key]
 
     def _forward(self) -> None:
         """Add embedding and all layers; write boundaries that leave the device."""
-        ready = self._ends_upload("embedding")
+        ready = self._refresh("embedding")
         # Half of the embedding's measured time is its backward.
-        half = self._instance.costs.embedding_s / 2
+        half = self._amounts.embedding_s / 2
         self._boundary(0, self._compute("embedding", half, ready))
         for j in range(self._instance.layers):
             upload = self._visit(j)
@@ -200,18 +234,20 @@ class StepBuilder:
     def _turn(self) -> None:
         """Add head and loss; the head's gradient goes down behind it."""
         self._turn_starts = self._last
-        ready = self._ends_upload("head")
-        done = self._compute("loss", self._instance.costs.turn_s, ready)
+        ready = self._refresh("head")
+        done = self._compute("loss", self._amounts.turn_s, ready)
         self._marks.loss = done
-        self._drains = [self._gradient("head", done)]
+        self._drain("head", done)
         self._starts: list[int | None] = []
 
-    def _gradient(self, name: str, after: int) -> int | None:
-        """Send a part's gradient down, unless it waits for its update."""
-        if name in self._amounts.waiting:
-            return after
+    def _drain(self, name: str, after: int) -> None:
+        """Send a part's gradient down once whole, unless it waits for its update."""
+        if not self._is_last_wave:
+            return
         size = self._amounts.gradient_bytes.get(name, 0)
-        return self._move(f"gradient {name}", "d2h", size, after) if size else after
+        if name not in self._amounts.waiting and size:
+            after = self._move(f"gradient {name}", "d2h", size, after)
+        self._drains.append(after)
 
     def _block(self, block: Block, order: int) -> None:
         """Read the block's boundary, recompute what it omits, go back through it."""
@@ -231,7 +267,7 @@ class StepBuilder:
                 seconds = max(0.0, seconds - self._amounts.forward_s[j])
             done = self._compute(f"backward {j}", seconds, self._visit(j), read)
             self._visits.append(done)
-            self._drains.append(self._gradient(f"layer.{j}", done))
+            self._drain(f"layer.{j}", done)
             if j in again:
                 self._marks.remade.append((j, again[j], done))
         self._marks.block_end[block.start] = self._visits[-1]
@@ -249,11 +285,13 @@ class StepBuilder:
         self._marks.read_from[i] = first
         return last
 
+    def _embedding_backward(self) -> None:
+        """Add the end of a wave's backward."""
+        half = self._amounts.embedding_s / 2
+        self._drain("embedding", self._compute("embedding backward", half))
+
     def _finish(self) -> None:
-        """Add embedding backward, and updates once every gradient is down."""
-        half = self._instance.costs.embedding_s / 2
-        done = self._compute("embedding backward", half)
-        self._drains.append(self._gradient("embedding", done))
+        """Add updates once every gradient is down."""
         clip = self._task("clip", "optimizer", 0.0, tuple(self._drains))
         rate = self._instance.costs.optimizer_parameters_per_s
         names = self._plan.update_order or tuple(self._amounts.weight_bytes)

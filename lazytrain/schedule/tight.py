@@ -69,6 +69,8 @@ def tighten(
         update={
             "name": f"{accelerator}/{scale} {text}",
             "budget_bytes": Budget.model_validate(budget),
+            # Order and waves were chosen for other budgets.
+            "chosen": "",
         }
     )
 

@@ -23,7 +23,7 @@ from lazytrain.records import (
     RunRecord,
     write,
 )
-from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.order import instance_for
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.train.build import PLANNED
 from lazytrain.train.request import RunRequest
@@ -171,7 +171,7 @@ class Planner:
         row = self.request.row.model_copy(update={"batch": batch})
         config = self.request.config
         try:
-            instance = derive_instance(self.hardware, self.layers, row, config)
+            instance = instance_for(self.hardware, self.layers, row, config)
             limits = Limits(config.solver.time_limit_s, config.solver.gap)
             plan = solve(instance, limits)
         except (InvalidInput, NoSchedule) as error:

@@ -15,7 +15,7 @@ from lazytrain.profile.hardware import dtype_of, measure_hardware, settings_for
 from lazytrain.profile.layers import bench_for, measure_model, micro_batch_of
 from lazytrain.records import write
 from lazytrain.schedule.check import check
-from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.order import instance_for
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.units import format_bytes
@@ -96,7 +96,7 @@ def make_plan(
         config = _with_less(config, row, hardware.gpu_cap_bytes, borders)
     bench = bench_for(model_config, row.accelerator, row.batch, row.seq_len, executor)
     layers = measure_model(bench, row.accelerator, row.scale, row.model, executor)
-    instance = derive_instance(hardware, layers, row, config)
+    instance = instance_for(hardware, layers, row, config)
     write(hardware, out / "hardware.json")
     write(layers, out / "layers.json")
     write(instance, out / "instance.json")

@@ -6,9 +6,13 @@ DERIVING = (
     "schedule.baseline",
     "schedule.derive",
     "schedule.host_room",
+    "schedule.levels",
     "schedule.memory",
+    "schedule.order",
+    "schedule.simulate",
     "schedule.staging",
     "schedule.state_home",
+    "schedule.step_tasks",
 )
 
 
@@ -26,13 +30,13 @@ rule derive_instance:
         "../../envs/solve.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime="5m",
+        mem_mb=4000,
+        runtime="30m",
     params:
         config=EFFECTIVE_CONFIG,
         code=fingerprint(*DERIVING, "systems"),
         row=row_of,
-        settings=settings_of("accelerators", "optimizer"),
+        settings=settings_of("accelerators", "optimizer", "solver"),
     shell:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"
         " --layers {input.layers} --accelerator {wildcards.accelerator}"

@@ -25,12 +25,14 @@ from lazytrain.records import (
 )
 from lazytrain.schedule.order import instance_for
 from lazytrain.schedule.solve import Limits, solve
+from lazytrain.train import earlier
 from lazytrain.train.build import PLANNED
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_in_process_of_its_own, run_row
 
 log = logging.getLogger(__name__)
 MAX_PROBES = 4
+SEARCH = "search.json"
 
 
 @dataclass(frozen=True)
@@ -196,11 +198,14 @@ def run_at_largest_batch(
         remedy = "give hardware.json and layers.json to plan each batch"
         raise InvalidInput("system", request.row.system, remedy)
     found = search_batch(request, bracket, planner.plan if planner else None)
-    write(_described(request.row, bracket, found), request.out / "search.json")
     batch = found.feasible or bracket.low
     plan = planner.plan(batch) if planner else None
     row = request.row.model_copy(update={"batch": batch})
-    return run_row(request.model_copy(update={"row": row, "plan": plan}))
+    try:
+        return run_row(request.model_copy(update={"row": row, "plan": plan}))
+    finally:  # the run has set an earlier search aside by now
+        write(_described(request.row, bracket, found), request.out / SEARCH)
+        earlier.discard(request.out, [SEARCH])
 
 
 def _described(row: RunRow, bracket: Bracket, found: Search) -> BatchSearch:

@@ -21,7 +21,7 @@ accelerators:
 """
 SHEET = (
     "accelerator\tscale\tsystem\tmodel\tstands_for\tbatch\tseq_len\ttable3\ttable4\ttable5\n"
-    "cpu\t3B\tlazytrain\t3B-mini\tQwen2.5-3B\t8\t256\ttrue\tfalse\tfalse\n"
+    "cpu\t3B\tlazytrain\t3B-mini\tQwen2.5-3B\t2\t256\ttrue\tfalse\tfalse\n"
 )
 
 
@@ -68,3 +68,11 @@ def test_the_largest_batch_is_probed_measured_and_kept(folder: Path) -> None:
     assert record.batch == search.feasible
     assert record.gpu_peak_bytes is not None
     assert record.gpu_peak_bytes <= 24 * MIB
+    # Another run here without a search leaves the old one as what it is.
+    call(
+        *("run", "--config", folder / "config.yaml", "--scale", "3B"),
+        *("--system", "lazytrain", "--split", folder / "s.json"),
+        *("--rows", folder / "r", "--out", out, "--plan", out / "plan-2.json"),
+    )
+    assert not (out / "search.json").exists()
+    assert (out / "search.json.previous").exists()

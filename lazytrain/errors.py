@@ -42,6 +42,10 @@ class NoSchedule(LazyTrainError):
     """The solver ended without any schedule (limit reached or infeasible)."""
 
 
+class SolverMissing(LazyTrainError):
+    """The solver's package is not installed: that says nothing about schedules."""
+
+
 class OutOfMemory(LazyTrainError):
     """A memory tier cannot hold what was asked of it.
 

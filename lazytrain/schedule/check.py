@@ -15,7 +15,7 @@ from pydantic import Field
 
 from lazytrain.errors import LazyTrainError
 from lazytrain.records import Contract
-from lazytrain.schedule import check_order
+from lazytrain.schedule import check_execution, check_order
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan, Transfer
 from lazytrain.schedule.violations import Violation
@@ -74,6 +74,7 @@ def check(plan: Plan, instance: Instance) -> Report:
         objective = recompute + _lambdas(plan, instance) + sum(exposed.values())
         violations += [*_budgets(used, instance), *_path(plan, instance)]
         violations += [*_transfers(plan, instance), *_coupling(plan, instance)]
+        violations += [*check_execution.execution(plan, instance)]
         violations += [*check_order.cut(plan, instance)]
         violations += [*check_order.levels(plan, instance)]
         violations += [*_claims(plan, objective)]

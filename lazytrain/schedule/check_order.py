@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from lazytrain.schedule.instance import Execution, Instance
+from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan
 from lazytrain.schedule.violations import Violation
 
@@ -19,28 +19,13 @@ FIXED_STATES_OFFLOADING = 5
 
 
 def cut(plan: Plan, instance: Instance) -> Iterator[Violation]:
-    """Waves, weights and gradient sums are those that batch-major order needs."""
+    """The batch is one group, cut into the waves that sizes and times are for."""
     run = instance.execution
-    orders = {group.order for group in plan.groups}
-    if run is None or "batch-major" not in {run.order, *orders}:
+    if run is None:
         return
-    yield from _groups(plan, run)
-    if run.order != "batch-major":
-        return
-    for part in plan.parts:
-        if part.weights != "resident":
-            detail = f"{part.name} is {part.weights}: it would cross once a wave"
-            yield Violation(kind="weights", detail=detail)
-        if (part.gradient.home, part.gradient.dtype) != ("gpu", "fp32"):
-            detail = (
-                f"{part.name} sums {part.gradient.dtype} on {part.gradient.home}, "
-                "waves need fp32 on gpu"
-            )
-            yield Violation(kind="gradient", detail=detail)
-
-
-def _groups(plan: Plan, run: Execution) -> Iterator[Violation]:
-    """The batch is cut as the instance's sizes assume."""
+    if [group.sequences for group in plan.groups] != [run.batch]:
+        cut_in = [group.sequences for group in plan.groups]
+        yield Violation(kind="order", detail=f"groups of {cut_in}, not one of all")
     for group in plan.groups:
         given, wanted = (group.order, group.micro_batch), (run.order, run.micro_batch)
         if given != wanted:

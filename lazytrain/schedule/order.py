@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 # Time per token is taken as constant, which holds down to about here: smaller waves
 # leave a GPU idle, and add their gradients to the sums more often.
 LEAST_TOKENS: Final = 8192
+# What waves must save to be taken: the traffic of their sums is not in the model.
+AUTO_WORTH: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _said(chosen: Candidate, against: str) -> Instance:
 
 
 def _faster(choice: Choice) -> Instance:
-    """Return the order of the smaller predicted step; layer-major if they are equal.
+    """Return the order of the smaller predicted step; layer-major if they are near.
 
     Raises:
         DoesNotFit: If neither fits.
@@ -186,5 +188,6 @@ def _faster(choice: Choice) -> Instance:
         whole = choice.candidate("layer-major")
     except (DoesNotFit, NoSchedule) as error:
         return _said(waves, f"layer-major: {error}")
-    first, second = sorted((whole, waves), key=lambda candidate: candidate.step_s)
+    is_worth_it = waves.step_s < whole.step_s * (1 - AUTO_WORTH)
+    first, second = (waves, whole) if is_worth_it else (whole, waves)
     return _said(first, second.describe())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.errors import InvalidInput, NoSchedule, SolverMissing
 from lazytrain.schedule import heuristics
 from lazytrain.schedule.assemble import assemble
 from lazytrain.schedule.counts import single_tier, solve_counts
@@ -68,8 +68,8 @@ def solve(
         InvalidInput: If the method is unknown or cannot take this instance.
     """
     plan = with_prediction(_solved(instance, limits, method), instance)
-    if not instance.chosen:
-        return plan
+    if not instance.chosen or method is not None:
+        return plan  # another method's plan is not the one that was compared
     said = plan.solve.parameters | {"order": instance.chosen}
     how = plan.solve.model_copy(update={"parameters": said})
     return plan.model_copy(update={"solve": how})
@@ -147,8 +147,8 @@ def _build(instance: Instance, method: str) -> Any:
     try:
         import pyscipopt  # noqa: F401
     except ImportError as error:
-        message = "pyscipopt is not installed: `pip install pyscipopt`, or use"
-        raise NoSchedule(f"{message} --method greedy (no proof)") from error
+        message = "pyscipopt is not installed: `pip install pyscipopt`, or `lazytrain"
+        raise SolverMissing(f"{message} solve --method greedy` (no proof)") from error
     if method == "milp":
         from lazytrain.schedule import milp
 

@@ -25,9 +25,9 @@ from lazytrain.units import format_bytes
 class BorderBytes:
     """Device memory that documents' borders take in a step of packed rows.
 
-    ``held`` is there for the whole step: masks ``[b, T, T]`` of each kind of attention,
-    rotary tables and positions of every row. ``passing`` is what making or using one
-    micro-batch's mask takes besides.
+    ``held`` is there for the whole step: masks ``[b, T, T]`` of each kind of attention
+    and rotary tables of every row on its way, positions of all. ``passing`` is what
+    making or using one micro-batch's mask takes besides.
     """
 
     held: int
@@ -43,10 +43,12 @@ def border_bytes(
     rows, tokens = row.batch, row.seq_len
     kinds = set(decoder.layer_types) - {"linear_attention"}
     table, _ = decoder.rotary(1, torch.device("cpu"), dtype)
-    masks = len(kinds) * rows * tokens**2
-    tables = 2 * rows * tokens * table.shape[-1] * dtype.itemsize
-    places = 2 * rows * tokens * torch.int64.itemsize
     micro = micro_batch_of(rows, tokens, executor.micro_batch_tokens)
+    # Batch-major, only one wave's are there; under auto it is not known yet.
+    held = micro if executor.order == "batch-major" else rows
+    masks = len(kinds) * held * tokens**2
+    tables = 2 * held * tokens * table.shape[-1] * dtype.itemsize
+    places = 2 * rows * tokens * torch.int64.itemsize
     # A comparison beside its result; attention then wants the mask in its own dtype.
     passing = micro * tokens**2 * max(2, dtype.itemsize) if kinds else 0
     return BorderBytes(masks + tables + places, passing)

@@ -409,12 +409,12 @@ def test_levels_that_fill_the_budget_to_the_byte_pass(sound):
 def test_sums_off_the_device_are_caught(sound, index):
     instance, plan = sound
     gradient = plan.parts[index].gradient.model_copy(update={"home": "cpu"})
-    assert faults(with_part(plan, index, gradient=gradient), instance) == {"gradient"}
+    assert faults(with_part(plan, index, gradient=gradient), instance) == {"parts"}
 
 
 def test_streamed_weights_and_another_cut_are_caught(sound):
     instance, plan = sound
-    assert faults(with_part(plan, 1, weights="streamed"), instance) == {"weights"}
+    assert faults(with_part(plan, 1, weights="streamed"), instance) == {"parts"}
     assert faults(with_group(plan, order="layer-major"), instance) == {"order"}
     assert faults(with_group(plan, micro_batch=16), instance) == {"order"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import yaml
@@ -12,9 +13,11 @@ from lazytrain import records
 from lazytrain.commands import estimate as estimate_commands
 from lazytrain.commands import schedule as schedule_commands
 from lazytrain.commands.run import refuse_refuted
-from lazytrain.errors import InvalidInput, NoSchedule, PlanMismatch
+from lazytrain.errors import InvalidInput, NoSchedule, PlanMismatch, SolverMissing
 from lazytrain.schedule.check import PlanViolation
+from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.plan import Plan
+from lazytrain.schedule.solve import solve
 
 RUNNER = CliRunner()
 
@@ -190,3 +193,13 @@ def test_unknown_models_are_refused(tmp_path):
     for model in ("no/such/config.json", str(tmp_path)):
         with pytest.raises(InvalidInput, match="model"):
             run("estimate", model, app=estimate_commands.app)
+
+
+def test_a_missing_solver_is_no_missing_schedule(
+    monkeypatch, hardware, layers, make_row, make_config
+):
+    """Not an answer about the problem: `--allow-none` must not write it down as one."""
+    instance = derive_instance(hardware, layers, make_row(), make_config("64MiB"))
+    monkeypatch.setitem(sys.modules, "pyscipopt", None)
+    with pytest.raises(SolverMissing, match="pip install pyscipopt"):
+        solve(instance, method="milp")

@@ -60,6 +60,11 @@ def test_the_bytes_are_those_of_the_executor_s_own_tensors(name, dtype, micro_ba
     found = border_bytes(config, row(name, 4, tokens), executor)
     assert found.held == sum(storages.values())
     assert found.passing >= micro_batch * tokens**2 * 2
+    # In waves, one wave's masks and tables are there, and all rows' positions.
+    waves = executor.model_copy(update={"order": "batch-major"})
+    positions = sum(t.nbytes for t in (borders.positions, borders.documents))
+    one = border_bytes(config, row(name, 4, tokens), waves)
+    assert one.held == (found.held - positions) * micro_batch // 4 + positions
 
 
 def pipeline(gpu_cap):

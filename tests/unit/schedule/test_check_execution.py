@@ -1,0 +1,98 @@
+"""A plan that takes other memory than its instance counted is refused, in any order."""
+
+import pytest
+
+from lazytrain.schedule.check import check
+from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.solve import solve
+
+
+@pytest.fixture(params=["layer-major", "batch-major"])
+def sound(request, hardware, layers, make_row, make_config):
+    """Return an instance and its plan, which the checker accepts."""
+    config = make_config("64MiB")
+    settings = config.accelerators["cpu"]
+    executor = settings.executor.model_copy(update={"order": request.param})
+    settings = settings.model_copy(update={"executor": executor})
+    config = config.model_copy(update={"accelerators": {"cpu": settings}})
+    instance = derive_instance(hardware, layers, make_row(), config)
+    plan = solve(instance)
+    assert check(plan, instance).violations == ()
+    return instance, plan
+
+
+def faults(sound, **changes):
+    """Return the kinds of violation of a changed plan."""
+    instance, plan = sound
+    changed = plan.model_copy(update=changes)
+    return {violation.kind for violation in check(changed, instance).violations}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grad_slots": 50},
+        {"weight_slots": 50},
+        {"prefetch_distance": 7},
+        {"loss_chunk_tokens": 10**6},
+        {"chunk_bytes": 2**40},
+        {"reserve_bytes": 1},
+        {"optimizer_threads": 99},
+    ],
+)
+def test_another_setting_is_refused(sound, changes):
+    assert faults(sound, **changes) == {"execution"}
+
+
+def test_missing_and_doubled_parts_are_refused(sound):
+    _, plan = sound
+    assert "parts" in faults(sound, parts=())
+    assert "parts" in faults(sound, parts=plan.parts[:-1])
+    assert faults(sound, update_order=()) == {"parts"}
+    assert faults(sound, update_order=plan.update_order[:1] * 2) == {"parts"}
+
+
+@pytest.mark.parametrize(
+    ("where", "changes"),
+    [
+        ("", {"weights": "streamed"}),
+        ("", {"weights": "resident"}),
+        ("", {"num_parameters": 1}),
+        ("", {"weight_bytes": 1}),
+        ("gradient", {"drain": "as-consumed"}),
+        ("gradient", {"home": "gpu"}),
+        ("gradient", {"home": "cpu"}),
+        ("gradient", {"dtype": "bf16"}),
+        ("optimizer_state", {"home": "nvme"}),
+        ("optimizer_state", {"format": "8bit"}),
+        ("optimizer_state", {"master": "bf16"}),
+    ],
+)
+def test_a_part_held_in_another_way_is_refused(sound, where, changes):
+    _, plan = sound
+    part = plan.parts[1]
+    inner = getattr(part, where).model_copy(update=changes) if where else None
+    changed = part.model_copy(update={where: inner} if where else changes)
+    if changed == part:
+        return  # the very plan
+    parts = (plan.parts[0], changed, *plan.parts[2:])
+    assert faults(sound, parts=parts) == {"parts"}
+
+
+def test_another_cut_of_the_batch_is_refused(sound):
+    _, plan = sound
+    group = plan.groups[0]
+    other = "layer-major" if group.order == "batch-major" else "batch-major"
+    for changes in ({"order": other}, {"micro_batch": group.micro_batch * 2}):
+        one = group.model_copy(update=changes)
+        assert "order" in faults(sound, groups=(one,))
+    half = group.model_copy(update={"sequences": group.sequences // 2})
+    assert "order" in faults(sound, groups=(half, half))
+
+
+def test_a_level_that_nobody_measured_is_refused(sound):
+    _, plan = sound
+    group = plan.groups[0]
+    levels = ("all",) * len(group.save_level)
+    kept = group.model_copy(update={"save_level": levels})
+    assert faults(sound, groups=(kept,)) == {"levels"}

@@ -23,6 +23,7 @@ from lazytrain.records import (
     RunRecord,
     write,
 )
+from lazytrain.schedule.check import check
 from lazytrain.schedule.order import instance_for
 from lazytrain.schedule.solve import Limits, solve
 from lazytrain.train import earlier
@@ -174,8 +175,10 @@ class Planner:
         config = self.request.config
         try:
             instance = instance_for(self.hardware, self.layers, row, config)
-            limits = Limits(config.solver.time_limit_s, config.solver.gap)
+            solver = config.solver
+            limits = Limits(solver.time_limit_s, solver.gap, solver.seed)
             plan = solve(instance, limits)
+            check(plan, instance).raise_if_violated()
         except (InvalidInput, NoSchedule) as error:
             log.info("batch %d has no plan: %s", batch, error)
             return None

@@ -89,7 +89,9 @@ rule check:
         mem_mb=2000,
         runtime="5m",
     params:
-        code=fingerprint("schedule.check"),
+        code=fingerprint(
+            "schedule.check", "schedule.check_execution", "schedule.check_order"
+        ),
     shell:
         "lazytrain check {input.plan} {input.instance} --out {output.report} 2> {log}"
 

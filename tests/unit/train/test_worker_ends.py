@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import default_signals
 
 from lazytrain.train import subprocess_run, worker
 
@@ -47,15 +48,22 @@ def test_the_worker_ends_with_its_parent(
     """Whatever ends the parent alone ends the worker too."""
     command = [sys.executable, "-c", PARENT, str(tmp_path / "request.json")]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=default_signals,  # a suite in the background ignores SIGINT
     ) as parent:
         assert parent.stdout is not None
         assert parent.stderr is not None
         child = psutil.Process(int(parent.stdout.readline()))
-        assert parent.stderr.readline() == "ready\n"
-        parent.send_signal(number)
-        parent.wait(60)
-        child.wait(60)  # raises if it is still there
+        try:
+            assert parent.stderr.readline() == "ready\n"
+            parent.send_signal(number)
+            parent.wait(60)
+            child.wait(60)  # raises if it is still there
+        finally:
+            parent.kill()
     assert not child.is_running()
 
 

@@ -27,7 +27,7 @@ STATES = {"hybrid_adamw_8bit": "hybrid", "cpu_adamw_8bit": "8bit"}
 
 
 def execution(plan: Plan, instance: Instance) -> Iterator[Violation]:
-    """Settings, levels and parts are the instance's."""
+    """Settings and parts are the instance's."""
     run = instance.execution
     if run is None:
         return
@@ -35,18 +35,7 @@ def execution(plan: Plan, instance: Instance) -> Iterator[Violation]:
         given, wanted = getattr(plan, name), getattr(run, name)
         if given != wanted:
             yield Violation(kind="execution", detail=f"{name} {given}, not {wanted}")
-    yield from _levels(plan, instance, run)
     yield from _parts(plan, instance, run)
-
-
-def _levels(plan: Plan, instance: Instance, run: Execution) -> Iterator[Violation]:
-    """A layer type without a menu keeps what the run's level says."""
-    for group in plan.groups:
-        for kind, level in zip(instance.layer_types, group.save_level, strict=False):
-            if not instance.levels.get(kind) and level != run.save_level:
-                detail = f"level {level} of {kind}, which has {run.save_level} only"
-                yield Violation(kind="levels", detail=detail)
-                return
 
 
 def _parts(plan: Plan, instance: Instance, run: Execution) -> Iterator[Violation]:

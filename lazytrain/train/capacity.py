@@ -92,13 +92,14 @@ def host_limit_bytes(budgets: Budgets) -> int:
     A virtual machine may report less than it grows to; ``trust_host_capacity`` then
     lets the configured size stand.
     """
-    available, configured = host_available_bytes(), _configured_bytes(budgets)
+    available, configured = host_available_bytes(), configured_bytes(budgets)
     if configured is None:
         return available
     return configured if budgets.trust_host_capacity else min(available, configured)
 
 
-def _configured_bytes(budgets: Budgets) -> int | None:
+def configured_bytes(budgets: Budgets) -> int | None:
+    """Return the configured host capacity; None for whatever is free."""
     if budgets.host_capacity == "auto":
         return None
     return parse_bytes(budgets.host_capacity, "host_capacity")
@@ -159,7 +160,7 @@ def preflight(
     Raises:
         OutOfMemory: With the bytes asked for and the limit.
     """
-    limit, configured = host_limit_bytes(budgets), _configured_bytes(budgets)
+    limit, configured = host_limit_bytes(budgets), configured_bytes(budgets)
     if needed_bytes <= limit:
         return
     given = "free memory, cgroup limit, host_capacity"

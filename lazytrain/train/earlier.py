@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
-RESULTS: Final = ("record.json", "weights", "search.json")
+SEARCH: Final = "search.json"
+RESULTS: Final = ("record.json", "weights", SEARCH)
 _ASIDE: Final = ".previous"
 
 

@@ -33,7 +33,6 @@ from lazytrain.train.run import run_in_process_of_its_own, run_row
 
 log = logging.getLogger(__name__)
 MAX_PROBES = 4
-SEARCH = "search.json"
 
 
 @dataclass(frozen=True)
@@ -207,8 +206,8 @@ def run_at_largest_batch(
     try:
         return run_row(request.model_copy(update={"row": row, "plan": plan}))
     finally:  # the run has set an earlier search aside by now
-        write(_described(request.row, bracket, found), request.out / SEARCH)
-        earlier.discard(request.out, [SEARCH])
+        write(_described(request.row, bracket, found), request.out / earlier.SEARCH)
+        earlier.discard(request.out)
 
 
 def _described(row: RunRow, bracket: Bracket, found: Search) -> BatchSearch:

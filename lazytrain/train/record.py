@@ -12,9 +12,10 @@ from lazytrain.profile.memory import gpu_memory_bytes
 from lazytrain.provenance import collect, device_name
 from lazytrain.records import PlanVsMeasured, RunRecord, WindowCheck, sha256_file
 from lazytrain.schedule.plan import Plan
+from lazytrain.train.capacity import configured_bytes
 from lazytrain.train.measure import Outcome
 from lazytrain.train.request import Data, RunRequest
-from lazytrain.units import format_bytes, parse_bytes
+from lazytrain.units import format_bytes
 
 log = logging.getLogger(__name__)
 
@@ -149,11 +150,8 @@ def _cap_bytes(request: RunRequest) -> int | None:
 def over_host_cap(request: RunRequest, engine: Engine) -> dict[str, Any]:
     """Return ``host_oom`` for a run that took more than a configured host memory."""
     budgets = settings_for(request.config, request.row.accelerator).budgets
-    if budgets.host_capacity == "auto":
-        return {}
-    limit = parse_bytes(budgets.host_capacity, "host_capacity")
-    peak = engine.peaks().host_bytes
-    if peak <= limit:
+    limit, peak = configured_bytes(budgets), engine.peaks().host_bytes
+    if limit is None or peak <= limit:
         return {}
     reason = (
         f"peak resident set {format_bytes(peak)} is over the host_capacity of "

@@ -22,6 +22,7 @@ from lazytrain.records import (
     SaveLevel,
 )
 from lazytrain.schedule.instance import Bandwidth, Budget, Instance
+from lazytrain.units import MIB
 
 PROVENANCE = Provenance(
     commit="c",
@@ -158,3 +159,52 @@ def make_row():
         )
 
     return make
+
+
+def with_executor(config, **changes):
+    """Return a configuration with other executor settings."""
+    settings = config.accelerators["cpu"]
+    executor = settings.executor.model_copy(update=changes)
+    settings = settings.model_copy(update={"executor": executor})
+    return config.model_copy(update={"accelerators": {"cpu": settings}})
+
+
+@pytest.fixture
+def make_ordered(make_config):
+    """Return a maker of configurations that ask for an order."""
+
+    def make(order, gpu_cap="64MiB", tokens=1024, **budgets):
+        config = make_config(gpu_cap, **budgets)
+        return with_executor(config, order=order, micro_batch_tokens=tokens)
+
+    return make
+
+
+@pytest.fixture
+def compiled(layers):
+    """Return the profile with a compiled body that can keep everything.
+
+    2048 tokens keep 3 MiB beyond the input and save the recomputation.
+    """
+    costs = tuple(
+        cost.model_copy(
+            update={
+                "levels": (
+                    SaveLevel(
+                        name="inputs",
+                        kept_bytes=MIB,
+                        forward_s=cost.forward_s,
+                        backward_s=3 * cost.forward_s,
+                    ),
+                    SaveLevel(
+                        name="all",
+                        kept_bytes=4 * MIB,
+                        forward_s=cost.forward_s,
+                        backward_s=2 * cost.forward_s,
+                    ),
+                )
+            }
+        )
+        for cost in layers.layers
+    )
+    return layers.model_copy(update={"body": "compile", "layers": costs})

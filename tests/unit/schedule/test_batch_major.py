@@ -5,68 +5,18 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from parts import part
 
 from lazytrain.errors import DoesNotFit, InvalidInput, NoSchedule
-from lazytrain.records import SaveLevel
 from lazytrain.schedule.check import check
 from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.heuristics import keep_all, recompute_all
 from lazytrain.schedule.instance import Budget, Costs, Execution, PartSpec
 from lazytrain.schedule.memory import ModelSizes, device_bytes, planned_bytes
 from lazytrain.schedule.order import instance_for
-from lazytrain.schedule.plan import Home, Transfer
 from lazytrain.schedule.simulate import simulate
 from lazytrain.schedule.solve import solve
 from lazytrain.units import MIB
-
-
-def with_executor(config, **changes):
-    """Return a configuration with other executor settings."""
-    settings = config.accelerators["cpu"]
-    executor = settings.executor.model_copy(update=changes)
-    settings = settings.model_copy(update={"executor": executor})
-    return config.model_copy(update={"accelerators": {"cpu": settings}})
-
-
-@pytest.fixture
-def make_ordered(make_config):
-    """Return a maker of configurations that ask for an order."""
-
-    def make(order, gpu_cap="64MiB", tokens=1024, **budgets):
-        config = make_config(gpu_cap, **budgets)
-        return with_executor(config, order=order, micro_batch_tokens=tokens)
-
-    return make
-
-
-@pytest.fixture
-def compiled(layers):
-    """Return the profile with a compiled body that can keep everything.
-
-    2048 tokens keep 3 MiB beyond the input and save the recomputation.
-    """
-    costs = tuple(
-        cost.model_copy(
-            update={
-                "levels": (
-                    SaveLevel(
-                        name="inputs",
-                        kept_bytes=MIB,
-                        forward_s=cost.forward_s,
-                        backward_s=3 * cost.forward_s,
-                    ),
-                    SaveLevel(
-                        name="all",
-                        kept_bytes=4 * MIB,
-                        forward_s=cost.forward_s,
-                        backward_s=2 * cost.forward_s,
-                    ),
-                )
-            }
-        )
-        for cost in layers.layers
-    )
-    return layers.model_copy(update={"body": "compile", "layers": costs})
 
 
 def test_boundaries_are_those_of_a_wave_and_weights_stay(
@@ -97,30 +47,9 @@ def test_a_rivals_step_keeps_its_order(hardware, layers, make_row, make_ordered)
 
 
 PARTS = (
-    PartSpec(
-        name="embedding",
-        kind="embedding",
-        num_parameters=100,
-        weight_bytes=200,
-        gradient_bytes=200,
-    ),
-    *(
-        PartSpec(
-            name=f"layer.{j}",
-            kind="layer",
-            num_parameters=50 + j,
-            weight_bytes=2 * (50 + j),
-            gradient_bytes=2 * (50 + j),
-        )
-        for j in range(2)
-    ),
-    PartSpec(
-        name="head",
-        kind="head",
-        num_parameters=30,
-        weight_bytes=60,
-        gradient_bytes=60,
-    ),
+    part("embedding", "embedding", 100),
+    *(part(f"layer.{j}", "layer", 50 + j) for j in range(2)),
+    part("head", "head", 30),
 )
 
 
@@ -348,99 +277,3 @@ def test_auto_falls_back_where_the_sums_do_not_fit(
     assert "batch-major: budgets.gpu_cap" in chosen.chosen
     with pytest.raises(InvalidInput, match="gpu_cap"):
         instance_for(hardware, layers, row, make_ordered("auto", "4MiB", tokens=128))
-
-
-@pytest.fixture
-def sound(hardware, compiled, make_row, make_ordered):
-    """Return a batch-major instance whose levels fill the device, and its plan."""
-    config = make_ordered("batch-major", "40MiB")
-    instance = derive_instance(hardware, compiled, make_row(), config)
-    plan = solve(instance)
-    levels = set(plan.groups[0].save_level)
-    assert levels == {"inputs", "all"}
-    assert check(plan, instance).violations == ()
-    return instance, plan
-
-
-def faults(plan, instance):
-    """Return the kinds of violation that the replay finds."""
-    return {violation.kind for violation in check(plan, instance).violations}
-
-
-def with_group(plan, **changes):
-    """Return the plan with its group changed."""
-    return plan.model_copy(
-        update={"groups": (plan.groups[0].model_copy(update=changes),)}
-    )
-
-
-def with_part(plan, index, **changes):
-    """Return the plan with one part changed."""
-    parts = list(plan.parts)
-    parts[index] = parts[index].model_copy(update=changes)
-    return plan.model_copy(update={"parts": tuple(parts)})
-
-
-def test_one_layer_kept_too_much_is_caught(sound):
-    instance, plan = sound
-    levels = list(plan.groups[0].save_level)
-    levels[levels.index("inputs")] = "all"
-    assert faults(with_group(plan, save_level=tuple(levels)), instance) == {"levels"}
-    levels[0] = "keep-0.9"
-    assert "levels" in faults(with_group(plan, save_level=tuple(levels)), instance)
-
-
-def test_levels_that_fill_the_budget_to_the_byte_pass(sound):
-    instance, plan = sound
-    spare = (
-        instance.fixed_bytes.gpu
-        + instance.budget_bytes.gpu
-        - planned_bytes(plan, instance)["gpu"]
-    )
-    for less, kinds in ((spare, set()), (spare + 1, {"levels"})):
-        budget = instance.budget_bytes
-        smaller = budget.model_copy(update={"gpu": budget.gpu - less})
-        changed = instance.model_copy(update={"budget_bytes": smaller})
-        copied = plan.model_copy(update={"instance_sha256": changed.sha256})
-        assert faults(copied, changed) == kinds
-
-
-@pytest.mark.parametrize("index", [0, 1, -1])
-def test_sums_off_the_device_are_caught(sound, index):
-    instance, plan = sound
-    gradient = plan.parts[index].gradient.model_copy(update={"home": "cpu"})
-    assert faults(with_part(plan, index, gradient=gradient), instance) == {"parts"}
-
-
-def test_streamed_weights_and_another_cut_are_caught(sound):
-    instance, plan = sound
-    assert faults(with_part(plan, 1, weights="streamed"), instance) == {"parts"}
-    assert faults(with_group(plan, order="layer-major"), instance) == {"order"}
-    assert faults(with_group(plan, micro_batch=16), instance) == {"order"}
-
-
-def test_boundaries_that_leave_the_device_are_caught(sound):
-    instance, plan = sound
-    moved = plan.boundaries[1].model_copy(update={"home": Home.CPU})
-    places = (plan.boundaries[0], moved, *plan.boundaries[2:])
-    away = plan.model_copy(update={"boundaries": places})
-    assert {"budget", "transfer"} <= faults(away, instance)
-    copy = Transfer(
-        boundary=1,
-        link="d2h",
-        release="forward:1",
-        deadline="turn",
-        window_bytes={1: float(instance.boundary_bytes[1])},
-    )
-    sent = plan.model_copy(update={"transfers": (copy,)})
-    assert "transfer" in faults(sent, instance)
-
-
-def test_a_layer_major_plan_in_waves_is_caught(
-    hardware, layers, make_row, make_ordered
-):
-    config = make_ordered("layer-major", "1GiB")
-    instance = derive_instance(hardware, layers, make_row(), config)
-    plan = solve(instance)
-    assert faults(plan, instance) == set()
-    assert faults(with_group(plan, order="batch-major"), instance) == {"order"}

@@ -8,13 +8,9 @@ from lazytrain.schedule.solve import solve
 
 
 @pytest.fixture(params=["layer-major", "batch-major"])
-def sound(request, hardware, layers, make_row, make_config):
+def sound(request, hardware, layers, make_row, make_ordered):
     """Return an instance and its plan, which the checker accepts."""
-    config = make_config("64MiB")
-    settings = config.accelerators["cpu"]
-    executor = settings.executor.model_copy(update={"order": request.param})
-    settings = settings.model_copy(update={"executor": executor})
-    config = config.model_copy(update={"accelerators": {"cpu": settings}})
+    config = make_ordered(request.param)
     instance = derive_instance(hardware, layers, make_row(), config)
     plan = solve(instance)
     assert check(plan, instance).violations == ()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from parts import part
 
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.check import check
 from lazytrain.schedule.derive import derive_instance, micro_batch
 from lazytrain.schedule.host_room import DRAIN_SHARE, PROCESS_BYTES, host_capacity
-from lazytrain.schedule.instance import Execution, PartSpec
+from lazytrain.schedule.instance import Execution
 from lazytrain.schedule.memory import ModelSizes, device_bytes, host_bytes
 from lazytrain.schedule.solve import solve
 from lazytrain.units import GIB, MIB
@@ -153,23 +154,8 @@ def test_memory_model_by_hand():
         eight_bit_fraction=0.5,
     )
     parts = (
-        PartSpec(
-            name="embedding",
-            kind="embedding",
-            num_parameters=100,
-            weight_bytes=200,
-            gradient_bytes=200,
-        ),
-        *(
-            PartSpec(
-                name=f"layer.{j}",
-                kind="layer",
-                num_parameters=50,
-                weight_bytes=100,
-                gradient_bytes=100,
-            )
-            for j in range(4)
-        ),
+        part("embedding", "embedding", 100),
+        *(part(f"layer.{j}", "layer", 50) for j in range(4)),
     )
     sizes = ModelSizes(hidden=10, vocab=20, itemsize=2, workspace_bytes=77)
     device = device_bytes(parts, run, sizes, offloads=True)

@@ -17,10 +17,11 @@ import torch
 from faulty_layer import KillLayer
 
 from lazytrain.tiers.nvme import NvmeTier
-from lazytrain.tiers.state_stream import StateStream
+from lazytrain.tiers.state_stream import READ_AHEAD, StateStream
 from lazytrain.tiers.sweep import sweep
 
 WIDTH, LAYERS, ROWS, STEPS = 48, 4, 33, 3
+CHUNK_BYTES = 4096
 NEVER = 1 << 30
 
 
@@ -32,7 +33,7 @@ def train(root: Path, layer: KillLayer) -> list[float]:
         for _ in range(LAYERS)
     ]
     rows = torch.randn(ROWS, WIDTH, generator=generator)
-    with NvmeTier(root, 1 << 20, chunk_bytes=4096, layer=layer) as tier:
+    with NvmeTier(root, 1 << 20, chunk_bytes=CHUNK_BYTES, layer=layer) as tier:
         state = StateStream(tier, num_slots=2)
         names = [f"layer{index}" for index in range(LAYERS)]
         for name in names:
@@ -83,13 +84,24 @@ def in_child(root: Path, at_call: int) -> tuple[int, dict[str, object]]:
     return status, json.loads(text) if text else {}
 
 
+def calls_of_every_run(calls: int) -> int:
+    """Return how many of an undisturbed run's calls any other run makes as well.
+
+    What the stream reads ahead behind the last step depends on whether a page is quiet
+    in time: up to ``READ_AHEAD`` units, or none.
+    """
+    chunks_per_unit = -(-WIDTH * WIDTH * torch.float32.itemsize // CHUNK_BYTES)
+    return calls - READ_AHEAD * chunks_per_unit
+
+
 def main(root: Path, num_points: int) -> None:
     """Run the points and print what happened."""
     _, undisturbed = in_child(root, NEVER)
+    last_call = calls_of_every_run(int(undisturbed["calls"]))
     chooser = random.Random(0)
     counts = {"killed": 0, "swept": 0, "same": 0}
     for _ in range(num_points):
-        status, _ = in_child(root, chooser.randint(1, int(undisturbed["calls"])))
+        status, _ = in_child(root, chooser.randint(1, last_call))
         counts["killed"] += os.WIFSIGNALED(status) and os.WTERMSIG(status) == (
             signal.SIGKILL
         )

@@ -22,10 +22,12 @@ from lazytrain.schedule.assumed import (
     layers_of,
     row_of,
 )
-from lazytrain.schedule.derive import derive_instance, model_sizes, reserve_bytes
+from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.execution import reserve_bytes
 from lazytrain.schedule.heuristics import barest
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.memory import device_bytes, host_bytes
+from lazytrain.schedule.parts import model_sizes
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.shapes import ModelShape
 from lazytrain.schedule.solve import Limits, solve

@@ -16,7 +16,8 @@ from typing import Final
 from lazytrain.config import AcceleratorSettings, PipelineConfig, RunRow
 from lazytrain.errors import DoesNotFit, LazyTrainError, NoSchedule
 from lazytrain.records import HardwareProfile, LayerProfile
-from lazytrain.schedule.derive import derive_instance, micro_batch, order_of
+from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.execution import micro_batch, order_of
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan
 from lazytrain.schedule.simulate import WORTH

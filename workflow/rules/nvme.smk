@@ -23,8 +23,8 @@ rule nvme_instance:
         runtime="5m",
     params:
         config=EFFECTIVE_CONFIG,
-        code=fingerprint(*DERIVING, "systems"),
-        settings=settings_of("accelerators", "optimizer"),
+        code=fingerprint("schedule", "systems"),
+        settings=settings_of("accelerators", "optimizer", "solver"),
         scale=nvme_scale,
     shell:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"

@@ -9,7 +9,8 @@ from parts import part
 
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.check import check
-from lazytrain.schedule.derive import derive_instance, micro_batch
+from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.execution import micro_batch
 from lazytrain.schedule.host_room import DRAIN_SHARE, PROCESS_BYTES, host_capacity
 from lazytrain.schedule.instance import Execution
 from lazytrain.schedule.memory import ModelSizes, device_bytes, host_bytes

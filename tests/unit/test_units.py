@@ -54,7 +54,7 @@ def test_formats_for_people():
     assert format_rate(2.83e9) == "2.83 GB/s"
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(min_value=0, max_value=2**40))
 def test_whole_bytes_survive(value):
     assert parse_bytes(f"{value}B") == value

@@ -39,7 +39,7 @@ def _stream(rows, **changes):
     return batches(rows, TOKENIZER, **(values | changes))
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 40), min_size=3, max_size=20), st.integers(1, 3))
 def test_each_epoch_takes_each_row_once(sizes, epochs):
     rows = _rows(sizes)
@@ -48,7 +48,7 @@ def test_each_epoch_takes_each_row_once(sizes, epochs):
     assert seen == {row.row_id: epochs for row in rows}
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 80), min_size=3, max_size=15),
     st.integers(0, 12),
@@ -109,7 +109,7 @@ def test_rows_that_do_not_fit_are_dropped_and_counted_once():
     assert stream.counts == {"answer too long": 1, "prompt too long": 1}
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(2, 64))
 def test_truncation_keeps_part_of_the_answer(prompt, answer, seq_len):
     ids = list(range(prompt + answer))

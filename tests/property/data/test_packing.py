@@ -60,7 +60,7 @@ def _grouped(rows, **changes):
     return grouped_batches(rows, TOKENIZER, **(values | changes))
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes, st.integers(1, 2))
 def test_every_document_is_packed_whole_once_an_epoch(sizes, epochs):
     rows = _rows(sizes)
@@ -76,7 +76,7 @@ def test_every_document_is_packed_whole_once_an_epoch(sizes, epochs):
     assert seen == {row.row_id: epochs for row in rows}
 
 
-@settings(derandomize=True, max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes)
 def test_borders_positions_and_documents_agree(sizes):
     for batch in _packed(_rows(sizes), epochs=1, keep_partial=True):
@@ -90,7 +90,7 @@ def test_borders_positions_and_documents_agree(sizes):
             assert len(set(batch.documents.flatten()[one:other].tolist())) == 1
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from([_packed, _grouped]), sizes, st.integers(0, 8))
 def test_both_streams_resume_anywhere(make, sizes, done):
     rows = _rows([*sizes, 5, 9])
@@ -115,7 +115,7 @@ def test_packing_leaves_little_padding():
     assert share[1] > share[0] + 0.2
 
 
-@settings(derandomize=True, max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes, st.integers(1, 2))
 def test_grouping_keeps_every_row(sizes, epochs):
     rows = _rows(sizes)

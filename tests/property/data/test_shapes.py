@@ -38,7 +38,7 @@ RECORDS = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("formatting", ["auto", "alpaca", "sharegpt", "openai"])
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(record=RECORDS)
 def test_a_record_is_a_row_or_unusable(formatting, record):
     try:

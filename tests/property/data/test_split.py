@@ -36,7 +36,7 @@ texts = st.text(alphabet="abc ☃", min_size=1, max_size=3)
 pairs = st.lists(st.tuples(texts, texts), min_size=2, max_size=30)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pairs, st.integers(0, 5), st.floats(0.1, 0.9))
 def test_grouped_sides_share_no_question_and_no_query(pairs, seed, fraction):
     rows = _rows(pairs)
@@ -55,7 +55,7 @@ def test_grouped_sides_share_no_question_and_no_query(pairs, seed, fraction):
     assert manifest.shared_questions == 0
 
 
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(pairs, st.randoms(use_true_random=False), st.sampled_from(MODES))
 def test_the_order_of_rows_does_not_matter(pairs, random, mode):
     rows = _rows(pairs)

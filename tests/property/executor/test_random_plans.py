@@ -49,7 +49,7 @@ plans = st.fixed_dictionaries(
 )
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(model=st.sampled_from(MODELS), tokens=st.sampled_from((9, 24)), plan=plans)
 def test_any_plan_gives_the_numbers_of_autograd(model, tokens, plan):
     batch, loss, gradients = truth(model, tokens)

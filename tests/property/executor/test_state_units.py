@@ -66,7 +66,7 @@ def slices_of(sizes):
 
 
 @given(sizes=st.lists(SIZES, min_size=1, max_size=8), most=st.integers(1, 20_000))
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_units_cover_each_element_once_in_whole_blocks(sizes, most):
     slices, _ = slices_of(sizes)
     units = cut("part", slices, [False] * len(slices), most)
@@ -89,7 +89,7 @@ def test_units_cover_each_element_once_in_whole_blocks(sizes, most):
     wide=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_streamed_updates_are_the_whole_parts(sizes, most, master, wide, seed):
     slices, numel = slices_of(sizes)
     generator = torch.Generator().manual_seed(seed)

@@ -116,12 +116,10 @@ class TierIsADict(RuleBasedStateMachine):
 
 
 TestTierIsADict = TierIsADict.TestCase
-TestTierIsADict.settings = settings(
-    max_examples=40, stateful_step_count=25, derandomize=True, deadline=None
-)
+TestTierIsADict.settings = settings(max_examples=40, stateful_step_count=25)
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 40),
     st.lists(st.tuples(st.booleans(), st.integers(0, 30_000)), max_size=40),

@@ -72,7 +72,7 @@ def damage(path: Path, kind: str, where: float, bit: int) -> bool:
     return bytes(after) != before
 
 
-@settings(derandomize=True, max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     file=st.integers(0, 100),
     kind=st.sampled_from(["flip", "cut", "zeros", "more", "gone"]),
@@ -103,7 +103,7 @@ def test_damage_is_seen_and_the_older_one_taken(
     shutil.rmtree(root.parent)
 
 
-@settings(derandomize=True, max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     actions=st.lists(
         st.tuples(st.sampled_from(["save", "break", "partial"]), st.integers(1, 9)),

@@ -65,13 +65,13 @@ def test_different_answers(one, other):
     assert normalise(one) != normalise(other)
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(-(10**9), 10**9))
 def test_thousands_commas_never_matter(number):
     assert normalise(f"{number:,}") == normalise(str(number)) == str(number)
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=20))
 def test_normalising_never_fails_and_is_stable(text):
     assert normalise(normalise(text)) == normalise(text)

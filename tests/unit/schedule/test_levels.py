@@ -52,7 +52,7 @@ def test_a_layer_type_without_menu_keeps_the_base_level():
     assert choose_levels(problem, 100) == ("l1", "inputs")
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=2),
     gains=st.lists(st.integers(1, 9), min_size=2, max_size=2),

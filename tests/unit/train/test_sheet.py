@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -136,13 +135,12 @@ def test_a_failing_stage_says_why(tmp_path):
 
 def test_a_stage_over_its_limit_is_killed_with_all_it_started(tmp_path):
     # A solve that needs its whole time; a child of its own would be killed as well.
-    started = time.monotonic()
     stage = Stage(
         "published", ("published", "--out-dir", str(tmp_path)), tmp_path / "x"
     )
     reason = perform(stage, tmp_path / "log", 0.2)
     assert "killed: published was over" in reason
-    assert time.monotonic() - started < 30
+    assert not list(tmp_path.rglob("*.csv"))
     left = psutil.Process().children(recursive=True)
     assert not [p for p in left if "published" in " ".join(p.cmdline())]
 

@@ -21,7 +21,7 @@ from lazytrain.schedule.execution import micro_batch, order_of
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan
 from lazytrain.schedule.simulate import WORTH
-from lazytrain.schedule.solve import Limits, solve
+from lazytrain.schedule.solve import Limits, solve, with_choice
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,29 @@ log = logging.getLogger(__name__)
 LEAST_TOKENS: Final = 8192
 # What waves must save to be taken: the traffic of their sums is not in the model.
 AUTO_WORTH: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One run's planning problem, and its plan where a choice has solved it.
+
+    Attributes:
+        instance: The problem.
+        limits: Of its solve.
+        plan: What the choice of an order has solved, within the same limits.
+    """
+
+    instance: Instance
+    limits: Limits
+    plan: Plan | None = None
+
+    def solved(self) -> Plan:
+        """Return the plan; nothing is solved twice.
+
+        Raises:
+            NoSchedule: If there is none, or none within the limits.
+        """
+        return self.plan or solve(self.instance, self.limits)
 
 
 @dataclass(frozen=True)
@@ -44,6 +67,12 @@ class Candidate:
         """Predicted seconds."""
         assert self.plan.prediction is not None
         return self.plan.prediction.step_s
+
+    def as_problem(self, limits: Limits, against: str = "") -> Problem:
+        """Return it as what is to be run, with the reason for it."""
+        text = self.describe() + (f"; {against}" if against else "")
+        instance = self.instance.model_copy(update={"chosen": text})
+        return Problem(instance, limits, with_choice(self.plan, instance))
 
     @property
     def recomputes_nothing(self) -> bool:
@@ -76,12 +105,14 @@ class Choice:
         layers: Measured layers.
         row: The run.
         config: Settings of the pipeline.
+        limits: Of each solve.
     """
 
     hardware: HardwareProfile
     layers: LayerProfile
     row: RunRow
     config: PipelineConfig
+    limits: Limits
 
     @property
     def settings(self) -> AcceleratorSettings:
@@ -103,9 +134,7 @@ class Choice:
         accelerators = self.config.accelerators | {self.row.accelerator: settings}
         config = self.config.model_copy(update={"accelerators": accelerators})
         instance = derive_instance(self.hardware, self.layers, self.row, config)
-        solver = self.config.solver
-        limits = Limits(solver.time_limit_s, solver.gap, solver.seed)
-        return Candidate(instance, solve(instance, limits))
+        return Candidate(instance, solve(instance, self.limits))
 
     def waves(self) -> Iterator[int]:
         """Yield divisors of the batch, from the configured micro-batch downward."""
@@ -145,50 +174,70 @@ class Choice:
         raise problem
 
 
+def limits_of(config: PipelineConfig) -> Limits:
+    """Return the configured limits of a solve."""
+    return Limits(config.solver.time_limit_s, config.solver.gap, config.solver.seed)
+
+
 def instance_for(
     hardware: HardwareProfile,
     layers: LayerProfile,
     row: RunRow,
     config: PipelineConfig,
 ) -> Instance:
+    """Return the instance of :func:`problem_for`."""
+    return problem_for(hardware, layers, row, config).instance
+
+
+def problem_for(
+    hardware: HardwareProfile,
+    layers: LayerProfile,
+    row: RunRow,
+    config: PipelineConfig,
+    limits: Limits | None = None,
+) -> Problem:
     """Return the planning problem of one run, in the order and waves that suit it.
+
+    Args:
+        hardware: Measured rates.
+        layers: Measured layers.
+        row: The run.
+        config: Settings of the pipeline.
+        limits: Of each solve; default: the configured ones.
 
     Raises:
         InvalidInput: As :func:`derive_instance` does.
         NoSchedule: If batch-major order is asked for and has no schedule.
     """
-    choice = Choice(hardware, layers, row, config)
+    limits = limits or limits_of(config)
+    choice = Choice(hardware, layers, row, config, limits)
     known = row.accelerator in config.accelerators
     wanted = order_of(choice.settings.executor, row) if known else "layer-major"
     if wanted == "layer-major":
-        return derive_instance(hardware, layers, row, config)
+        return Problem(derive_instance(hardware, layers, row, config), limits)
     found = choice.batch_major() if wanted == "batch-major" else None
-    instance = _said(found, "") if found else _faster(choice)
-    log.info("%s: %s", instance.name, instance.chosen)
-    return instance
+    problem = found.as_problem(limits) if found else _faster(choice)
+    log.info("%s: %s", problem.instance.name, problem.instance.chosen)
+    return problem
 
 
-def _said(chosen: Candidate, against: str) -> Instance:
-    """Return the chosen instance with the reason for it."""
-    text = chosen.describe() + (f"; {against}" if against else "")
-    return chosen.instance.model_copy(update={"chosen": text})
-
-
-def _faster(choice: Choice) -> Instance:
+def _faster(choice: Choice) -> Problem:
     """Return the order of the smaller predicted step; layer-major if they are near.
 
     Raises:
         DoesNotFit: If neither fits.
         NoSchedule: If neither has a schedule.
     """
+    limits = choice.limits
     try:
         waves = choice.batch_major()
     except (DoesNotFit, NoSchedule) as error:
-        return _said(choice.candidate("layer-major"), f"batch-major: {error}")
+        whole = choice.candidate("layer-major")
+        return whole.as_problem(limits, f"batch-major: {error}")
     try:
         whole = choice.candidate("layer-major")
     except (DoesNotFit, NoSchedule) as error:
-        return _said(waves, f"layer-major: {error}")
+        return waves.as_problem(limits, f"layer-major: {error}")
     is_worth_it = waves.step_s < whole.step_s * (1 - AUTO_WORTH)
     first, second = (waves, whole) if is_worth_it else (whole, waves)
-    return _said(first, second.describe())
+    return first.as_problem(limits, second.describe())

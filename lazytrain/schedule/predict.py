@@ -18,9 +18,9 @@ from lazytrain.records import HardwareProfile, LayerCost, LayerProfile
 from lazytrain.schedule.baseline import baseline_bytes
 from lazytrain.schedule.host_room import host_capacity
 from lazytrain.schedule.instance import Instance
-from lazytrain.schedule.order import instance_for
+from lazytrain.schedule.order import problem_for
 from lazytrain.schedule.plan import Home, Plan
-from lazytrain.schedule.solve import Limits, solve
+from lazytrain.schedule.solve import Limits
 from lazytrain.units import format_bytes
 
 # Eager layers against compiled ones, forward and backward: 456 against 604 TFLOPS for a
@@ -49,19 +49,27 @@ def predict(
     config: PipelineConfig,
     limits: Limits | None = None,
 ) -> Expected | None:
-    """Return what a row is expected to do, or None for a system without a model."""
+    """Return what a row is expected to do, or None for a system without a model.
+
+    Args:
+        hardware: Measured rates, or those of a machine described otherwise.
+        layers: Measured layers.
+        row: The run.
+        config: Settings of the pipeline.
+        limits: Of each solve; default: the configured ones.
+    """
     system = systems.BY_NAME.get(row.system)
     if system is None or not system.is_planned:
         return None
     try:
-        instance = instance_for(hardware, layers, row, config)
-        plan = solve(instance, limits)
+        problem = problem_for(hardware, layers, row, config, limits)
+        plan = problem.solved()
     except (InvalidInput, NoSchedule) as error:
         return Expected(limit=f"OOM: {error}")
     room = host_capacity(config.accelerators[row.accelerator], hardware)
     if system.is_streaming:
         return _within(_ours(plan), room)
-    expected = _baseline(plan, instance, layers, hardware, row)
+    expected = _baseline(plan, problem.instance, layers, hardware, row)
     if (expected.gpu_bytes or 0) > hardware.gpu_cap_bytes:
         return Expected(limit=f"OOM: needs {format_bytes(expected.gpu_bytes or 0)}")
     return _within(expected, room)

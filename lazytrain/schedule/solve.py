@@ -68,8 +68,14 @@ def solve(
         InvalidInput: If the method is unknown or cannot take this instance.
     """
     plan = with_prediction(_solved(instance, limits, method), instance)
-    if not instance.chosen or method is not None:
-        return plan  # another method's plan is not the one that was compared
+    # Another method's plan is not the one that was compared.
+    return plan if method is not None else with_choice(plan, instance)
+
+
+def with_choice(plan: Plan, instance: Instance) -> Plan:
+    """Return the plan with the reason for its instance's order, if it was a choice."""
+    if not instance.chosen:
+        return plan
     said = plan.solve.parameters | {"order": instance.chosen}
     how = plan.solve.model_copy(update={"parameters": said})
     return plan.model_copy(update={"solve": how})

@@ -24,8 +24,8 @@ from lazytrain.records import (
     write,
 )
 from lazytrain.schedule.check import check
-from lazytrain.schedule.order import instance_for
-from lazytrain.schedule.solve import Limits, solve
+from lazytrain.schedule.no_plan import NoPlan
+from lazytrain.schedule.order import problem_for
 from lazytrain.train import earlier
 from lazytrain.train.build import PLANNED
 from lazytrain.train.request import RunRequest
@@ -162,28 +162,44 @@ def search_batch(
 
 @dataclass(frozen=True)
 class Planner:
-    """Solves a plan for each batch that is tried, from measured profiles."""
+    """Solves a plan for each batch that is tried, from measured profiles.
+
+    The plan of a batch is solved once: what a probe has shown holds for the run after.
+    """
 
     hardware: HardwareProfile
     layers: LayerProfile
     request: RunRequest
+    _known: dict[int, Path | None] = field(default_factory=dict, repr=False)
 
     def plan(self, batch: int) -> Path | None:
-        """Write the plan of a batch; None where no plan fits the budgets."""
+        """Return where the plan of a batch lies; None where none fits the budgets.
+
+        Its instance lies beside it.
+        """
+        if batch not in self._known:
+            self._known[batch] = self._planned(batch)
+        return self._known[batch]
+
+    def _planned(self, batch: int) -> Path | None:
         row = self.request.row.model_copy(update={"batch": batch})
         config = self.request.config
         try:
-            instance = instance_for(self.hardware, self.layers, row, config)
-            solver = config.solver
-            limits = Limits(solver.time_limit_s, solver.gap, solver.seed)
-            plan = solve(instance, limits)
-            check(plan, instance).raise_if_violated()
+            problem = problem_for(self.hardware, self.layers, row, config)
+            plan = problem.solved()
+            check(plan, problem.instance).raise_if_violated()
         except (InvalidInput, NoSchedule) as error:
             log.info("batch %d has no plan: %s", batch, error)
+            name = f"{row.accelerator}/{row.scale}/{row.system}"
+            write(NoPlan(name=name, reason=str(error)), self.path(batch))
             return None
-        path = self.request.out / f"plan-{batch}.json"
-        write(plan, path)
-        return path
+        write(problem.instance, self.request.out / f"instance-{batch}.json")
+        write(plan, self.path(batch))
+        return self.path(batch)
+
+    def path(self, batch: int) -> Path:
+        """Return where the plan of a batch lies, or the note that none fits."""
+        return self.request.out / f"plan-{batch}.json"
 
 
 def run_at_largest_batch(
@@ -201,7 +217,9 @@ def run_at_largest_batch(
         raise InvalidInput("system", request.row.system, remedy)
     found = search_batch(request, bracket, planner.plan if planner else None)
     batch = found.feasible or bracket.low
-    plan = planner.plan(batch) if planner else None
+    plan = None
+    if planner is not None:  # where none fits, the run's record says why
+        plan = planner.plan(batch) or planner.path(batch)
     row = request.row.model_copy(update={"batch": batch})
     try:
         return run_row(request.model_copy(update={"row": row, "plan": plan}))

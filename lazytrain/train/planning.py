@@ -15,9 +15,8 @@ from lazytrain.profile.hardware import dtype_of, measure_hardware, settings_for
 from lazytrain.profile.layers import bench_for, measure_model, micro_batch_of
 from lazytrain.records import write
 from lazytrain.schedule.check import check
-from lazytrain.schedule.order import instance_for
+from lazytrain.schedule.order import problem_for
 from lazytrain.schedule.plan import Plan
-from lazytrain.schedule.solve import Limits, solve
 from lazytrain.units import format_bytes
 
 
@@ -98,11 +97,10 @@ def make_plan(
         config = _with_less(config, row, hardware.gpu_cap_bytes, borders)
     bench = bench_for(model_config, row.accelerator, row.batch, row.seq_len, executor)
     layers = measure_model(bench, row.accelerator, row.scale, row.model, executor)
-    instance = instance_for(hardware, layers, row, config)
+    problem = problem_for(hardware, layers, row, config)
     write(hardware, out / "hardware.json")
     write(layers, out / "layers.json")
-    write(instance, out / "instance.json")
-    solver = config.solver
-    plan = solve(instance, Limits(solver.time_limit_s, solver.gap, solver.seed))
-    check(plan, instance).raise_if_violated()
+    write(problem.instance, out / "instance.json")
+    plan = problem.solved()
+    check(plan, problem.instance).raise_if_violated()
     return plan

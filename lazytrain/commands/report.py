@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lazytrain.config import RunRow, load_runs
-from lazytrain.evaluated import EvalRecord
-from lazytrain.records import HardwareProfile, RunRecord, read
+from lazytrain.records import HardwareProfile, read
 
 if TYPE_CHECKING:
+    from lazytrain.evaluated import EvalRecord
+    from lazytrain.records import RunRecord
     from lazytrain.report.predicted import PredictedRow
 
 app = typer.Typer(help=__doc__)
@@ -48,14 +49,34 @@ def _rows(sheet: Path, accelerators: str, scale: str = "") -> list[RunRow]:
     ]
 
 
-def _runs(files: list[Path] | None) -> list[RunRecord]:
-    """Read run records."""
-    return [read(RunRecord, path) for path in files or []]
+def _runs(files: list[Path] | None, rows: list[RunRow]) -> list[RunRecord]:
+    """Read run records; refuse what a table of the sheet's rows would hide."""
+    from lazytrain.report.parameters import refuse_other_counts
+    from lazytrain.report.recorded import read_runs, refuse_other_rows
+
+    records = read_runs(files or [])
+    refuse_other_rows(records, rows)
+    refuse_other_counts(records)
+    return records
+
+
+def _places(
+    files: list[Path] | None, records: list[RunRecord]
+) -> dict[tuple[str, str, str], str]:
+    """Return the file of each throughput record."""
+    from lazytrain.report.recorded import key_of
+
+    pairs = zip(records, files or [], strict=True)
+    return {
+        key_of(r): path.as_posix() for r, path in pairs if r.purpose == "throughput"
+    }
 
 
 def _evaluations(files: list[Path] | None) -> list[EvalRecord]:
     """Read evaluation records."""
-    return [read(EvalRecord, path) for path in files or []]
+    from lazytrain.report.recorded import read_evaluations
+
+    return read_evaluations(files or [])
 
 
 def _predicted(path: Path | None) -> list[PredictedRow]:
@@ -91,7 +112,8 @@ def table3(
     from lazytrain.report.frames import write_table
 
     chosen, expected = _rows(sheet, accelerator, scale), _predicted(predicted)
-    rows = tables.table3(chosen, _runs(records), paper, expected)
+    runs = _runs(records, chosen)
+    rows = tables.table3(chosen, runs, paper, expected, _places(records, runs))
     write_table(rows, tables.ThroughputRow, out)
 
 
@@ -125,7 +147,8 @@ def table5(
     from lazytrain.report.frames import write_table
 
     chosen, expected = _rows(sheet, accelerator), _predicted(predicted)
-    rows = tables.table5(chosen, _runs(records), paper, expected)
+    runs = _runs(records, chosen)
+    rows = tables.table5(chosen, runs, paper, expected, _places(records, runs))
     write_table(rows, tables.ThroughputRow, out)
 
 
@@ -145,7 +168,8 @@ def compare(
     from lazytrain.report.claims import load_claims
     from lazytrain.report.frames import write_table
 
-    evidence = comparison.Evidence(_runs(records), _evaluations(evaluation), paper)
+    runs = _runs(records, [])
+    evidence = comparison.Evidence(runs, _evaluations(evaluation), paper)
     rows = comparison.compare(load_claims(claims), evidence, accelerator.split(","))
     write_table(rows, comparison.CompareRow, out)
 

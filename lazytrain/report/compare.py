@@ -14,7 +14,7 @@ from typing import Literal
 from lazytrain.evaluated import EvalRecord
 from lazytrain.records import Contract, RunRecord
 from lazytrain.report.claims import Batches, Claim, Ratio, Spread, tolerance_text
-from lazytrain.report.frames import Number, fixed
+from lazytrain.report.frames import Number, fixed, measured_number
 from lazytrain.report.printed import (
     hardware_of,
     printed_table3,
@@ -68,8 +68,7 @@ def measured_value(claim: Claim, evidence: Evidence, accelerator: str) -> float 
         case Ratio() as m:
             top = found.get((accelerator, m.scale, m.numerator))
             bottom = found.get((accelerator, m.scale, m.denominator))
-            metrics = (getattr(record, m.metric, None) for record in (top, bottom))
-            return quotient(*metrics)
+            return quotient(*(measured_number(r, m.metric) for r in (top, bottom)))
         case Batches() as m:
             records = [found.get((accelerator, m.scale, s)) for s in (m.system, m.than)]
             sizes = [r.batch for r in records if r is not None and r.status == "ok"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lazytrain.records import RunRecord
-from lazytrain.report.frames import fixed, limit_cell, order
+from lazytrain.report.frames import fixed, limit_cell, measured_number, order
 from lazytrain.report.markdown import table
 from lazytrain.report.parameters import num_parameters
 from lazytrain.report.printed import Printed, hardware_of, printed_table3
@@ -67,8 +67,8 @@ def _row(
         other.batch,
         limit_cell(record) or fixed(record.tflops, 1),
         fixed(theirs, 1),
-        _ratio(record.tflops, theirs),
-        _ratio(record.tokens_per_s, base.tokens_per_s if base else None),
+        _ratio(measured_number(record, "tflops"), theirs),
+        _ratio(*(measured_number(run, "tokens_per_s") for run in (record, base))),
         _ratio(_number(other.tokens_per_s), _number(other_base.tokens_per_s))
         if other_base
         else "",

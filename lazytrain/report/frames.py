@@ -80,6 +80,17 @@ def measured_cell(record: RunRecord | None, value: float | None, decimals: int) 
     return NOT_AVAILABLE if value is None else fixed(value, decimals)
 
 
+def measured_number(record: RunRecord | None, name: str) -> float | None:
+    """Return a number of a run that kept its limits, or None.
+
+    A run that went over a configured cap has numbers, and stands as ``host OOM``.
+    """
+    if record is None or record.status != "ok":
+        return None
+    value: float | None = getattr(record, name)
+    return value
+
+
 def to_csv(rows: Sequence[Contract], kind: type[Contract]) -> str:
     """Return rows of one kind as CSV text, header first.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazytrain.records import RunRecord, read
+from lazytrain.records import RunRecord
 from lazytrain.report.frames import gigabytes, measured_cell, order
 from lazytrain.report.markdown import table
+from lazytrain.report.recorded import read_runs
 
 HEADER = (
     "accelerator",
@@ -24,8 +25,12 @@ HEADER = (
 
 
 def recorded_runs(folder: Path) -> list[RunRecord]:
-    """Read every throughput record below a folder, in the tables' order."""
-    records = [read(RunRecord, path) for path in folder.glob("**/record.json")]
+    """Read every throughput record below a folder, in the tables' order.
+
+    Raises:
+        InvalidInput: If a record would mislead (:func:`recorded.read_runs`).
+    """
+    records = read_runs(sorted(folder.glob("**/record.json")))
     runs = [record for record in records if record.purpose == "throughput"]
     return sorted(runs, key=lambda run: order(run.accelerator, run.scale, run.system))
 

@@ -6,8 +6,10 @@ Measured cells come from records alone; printed ones stand in columns of their o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from lazytrain.config import RunRow
 from lazytrain.records import Contract, RunRecord
@@ -29,6 +31,9 @@ from lazytrain.report.printed import (
     printed_table3,
     printed_table5,
 )
+from lazytrain.report.recorded import Key, key_of
+
+NO_PLACES: Final[Mapping[Key, str]] = MappingProxyType({})
 
 
 class ThroughputRow(Contract):
@@ -51,6 +56,7 @@ class ThroughputRow(Contract):
     optimizer_state: str
     gpu_cap_gb: Number
     asked_host_gb: Number
+    refused_gpu_gb: Number
     solve_status: str
     solve_gap: Number
     paper_hardware: str
@@ -63,6 +69,7 @@ class ThroughputRow(Contract):
     predicted_tflops: Predicted
     predicted_tokens_per_s: Predicted
     predicted_basis: str
+    record: str
 
 
 def _tflops_with_our_n(row: RunRow, printed: PrintedRow) -> str:
@@ -84,11 +91,14 @@ def _basis(predicted: PredictedRow | None) -> str:
     return predicted.basis
 
 
-def _asked_host_gb(record: RunRecord | None) -> float | None:
-    """Return what a run that did not fit the host asked of it, in GB."""
-    if record is None or record.status != "host_oom":
-        return None
-    return gigabytes(record.requested_bytes)
+def _asked_gb(record: RunRecord | None, status: str) -> str:
+    """Return what a run that ended at one memory limit asked for, in GB.
+
+    The host is asked for a run's whole need; a device refuses one allocation.
+    """
+    if record is None or record.status != status:
+        return ""
+    return fixed(gigabytes(record.requested_bytes), 1)
 
 
 def throughput_row(
@@ -96,10 +106,12 @@ def throughput_row(
     record: RunRecord | None,
     printed: PrintedRow,
     predicted: PredictedRow | None = None,
+    place: str = "",
 ) -> ThroughputRow:
     """Return a table row for one row of the run sheet.
 
-    A run that searched its batch is shown with the batch that it ran.
+    A run that searched its batch is shown with the batch that it ran. ``place`` is the
+    record's file, from which every measured cell comes.
     """
     tflops = record.tflops if record else None
     gpu = gigabytes(record.gpu_peak_bytes) if record else None
@@ -119,7 +131,8 @@ def throughput_row(
         master=record.master if record else "",
         optimizer_state=record.optimizer_state if record else "",
         gpu_cap_gb=fixed(gigabytes(record.cap_bytes) if record else None, 1),
-        asked_host_gb=fixed(_asked_host_gb(record), 1),
+        asked_host_gb=_asked_gb(record, "host_oom"),
+        refused_gpu_gb=_asked_gb(record, "oom"),
         solve_status=(record.solve_status or "") if record else "",
         solve_gap=fixed(record.solve_gap if record else None, 6),
         paper_hardware=printed.hardware,
@@ -132,15 +145,14 @@ def throughput_row(
         predicted_tflops=predicted.predicted_tflops if predicted else "",
         predicted_tokens_per_s=predicted.predicted_tokens_per_s if predicted else "",
         predicted_basis=_basis(predicted),
+        record=place,
     )
 
 
-def by_run(records: Sequence[RunRecord]) -> dict[tuple[str, str, str], RunRecord]:
+def by_run(records: Sequence[RunRecord]) -> dict[Key, RunRecord]:
     """Return throughput records by (accelerator, scale, system)."""
     return {
-        (record.accelerator, record.scale, record.system): record
-        for record in records
-        if record.purpose == "throughput"
+        key_of(record): record for record in records if record.purpose == "throughput"
     }
 
 
@@ -149,6 +161,7 @@ def table3(
     records: Sequence[RunRecord],
     paper: Path,
     predicted: Sequence[PredictedRow] = (),
+    places: Mapping[Key, str] = NO_PLACES,
 ) -> list[ThroughputRow]:
     """Return throughput and memory by scale and system (Table 3).
 
@@ -157,22 +170,16 @@ def table3(
         records: Run records, in any order.
         paper: Folder of printed values.
         predicted: Predicted rows, which get columns of their own.
+        places: The files of the records.
     """
-    found, printed = by_run(records), printed_table3(paper)
-    expected = by_row(predicted)
+    printed = printed_table3(paper)
+
+    def beside(row: RunRow) -> PrintedRow:
+        hardware = hardware_of(row.accelerator)
+        return printed.get((hardware, row.scale, row.system), PrintedRow())
+
     shown = [row for row in rows if row.table3]
-    shown.sort(key=lambda row: order(row.accelerator, row.scale, row.system))
-    return [
-        throughput_row(
-            row,
-            found.get((row.accelerator, row.scale, row.system)),
-            printed.get(
-                (hardware_of(row.accelerator), row.scale, row.system), PrintedRow()
-            ),
-            expected.get((row.accelerator, row.scale, row.system)),
-        )
-        for row in shown
-    ]
+    return _table(shown, records, predicted, places, beside)
 
 
 def table5(
@@ -180,16 +187,36 @@ def table5(
     records: Sequence[RunRecord],
     paper: Path,
     predicted: Sequence[PredictedRow] = (),
+    places: Mapping[Key, str] = NO_PLACES,
 ) -> list[ThroughputRow]:
-    """Return the component ablation (Table 5); printed values belong to 27B only."""
-    found, printed = by_run(records), printed_table5(paper)
-    expected = by_row(predicted)
-    shown = [row for row in rows if row.table5]
-    shown.sort(key=lambda row: order(row.accelerator, row.scale, row.system))
-    result = []
-    for row in shown:
+    """Return the component ablation (Table 5); printed values belong to 27B only.
+
+    Arguments are those of :func:`table3`.
+    """
+    printed = printed_table5(paper)
+
+    def beside(row: RunRow) -> PrintedRow:
         is_printed = row.scale == "27B" and hardware_of(row.accelerator) == "H800"
-        cells = printed.get(row.system, PrintedRow()) if is_printed else PrintedRow()
-        key = (row.accelerator, row.scale, row.system)
-        result.append(throughput_row(row, found.get(key), cells, expected.get(key)))
+        return printed.get(row.system, PrintedRow()) if is_printed else PrintedRow()
+
+    shown = [row for row in rows if row.table5]
+    return _table(shown, records, predicted, places, beside)
+
+
+def _table(
+    rows: Sequence[RunRow],
+    records: Sequence[RunRecord],
+    predicted: Sequence[PredictedRow],
+    places: Mapping[Key, str],
+    beside: Callable[[RunRow], PrintedRow],
+) -> list[ThroughputRow]:
+    """Return rows in the paper's order, each with its record and its prediction."""
+    found, expected = by_run(records), by_row(predicted)
+    result = []
+    for row in sorted(rows, key=lambda row: order(*key_of(row))):
+        key = key_of(row)
+        place = places.get(key, "") if key in found else ""
+        result.append(
+            throughput_row(row, found.get(key), beside(row), expected.get(key), place)
+        )
     return result

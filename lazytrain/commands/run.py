@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
+from lazytrain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lazytrain.train.request import RunRequest
@@ -39,7 +40,10 @@ def run(
     plan: Annotated[Path | None, typer.Option(help="plan that `solve` wrote")] = None,
     instance: Annotated[
         Path | None,
-        typer.Option(help="the plan's instance: a plan that it refutes is not run"),
+        typer.Option(
+            help="the plan's instance, if not beside it: a plan that it refutes, or"
+            " that is another row's, is not run"
+        ),
     ] = None,
     purpose: Annotated[
         PurposeName, typer.Option(help="throughput measures, quality trains to an EM")
@@ -58,19 +62,21 @@ def run(
         str, typer.Option(help="LOW:HIGH, measure at the largest batch that fits")
     ] = "",
     hardware: Annotated[
-        Path | None, typer.Option(help="hardware.json, to plan while searching")
+        Path | None,
+        typer.Option(help="hardware.json, to plan a search or to check a plan"),
     ] = None,
     layers: Annotated[
-        Path | None, typer.Option(help="layers.json, to plan while searching")
+        Path | None,
+        typer.Option(help="layers.json, to plan a search or to check a plan"),
     ] = None,
 ) -> None:
     """Run one row: record.json, steps.jsonl and, for quality, the weights."""
     from lazytrain.profile.accelerator import resolve_accelerator
+    from lazytrain.train.given_plan import Origin, check_given
     from lazytrain.train.request import RunRequest
     from lazytrain.train.run import run_row
 
-    if plan is not None and instance is not None:
-        refuse_refuted(plan, instance)
+    _refuse_pairs(plan, instance, search_batch)
     settings = load_yaml(PipelineConfig, config)
     sheet = load_runs(Path(settings.runs))
     request = RunRequest(
@@ -85,31 +91,33 @@ def run(
         keep_checkpoints=keep_checkpoints,
         resume=resume,
     )
+    if plan is not None:
+        origin = Origin(instance, hardware, layers)
+        check_given(plan, request.row, settings, origin)
     if search_batch:
         _run_searched(request, search_batch, hardware, layers)
     else:
         run_row(request)
 
 
-def refuse_refuted(plan: Path, instance: Path) -> None:
-    """Refuse a plan that breaks a rule of its instance, as the workflow's check does.
+def _refuse_pairs(plan: Path | None, instance: Path | None, search: str) -> None:
+    """Refuse options of which one would be ignored.
 
     Raises:
-        PlanViolation: With every violation in words.
+        InvalidInput: Naming the one to leave out or to add.
     """
-    from lazytrain.records import read
-    from lazytrain.schedule.check import check
-    from lazytrain.schedule.instance import Instance
-    from lazytrain.schedule.plan import Plan
-
-    check(read(Plan, plan), read(Instance, instance)).raise_if_violated()
+    if plan is not None and search:
+        remedy = "a search plans each batch itself: leave --plan or --search-batch out"
+        raise InvalidInput("plan", str(plan), remedy)
+    if instance is not None and plan is None:
+        remedy = "is there to check a plan: give --plan too"
+        raise InvalidInput("instance", str(instance), remedy)
 
 
 def _run_searched(
     request: RunRequest, bounds: str, hardware: Path | None, layers: Path | None
 ) -> None:
     """Search the largest batch within ``LOW:HIGH`` and measure the row there."""
-    from lazytrain.errors import InvalidInput
     from lazytrain.records import HardwareProfile, LayerProfile, read
     from lazytrain.train.max_batch import Bracket, Planner, run_at_largest_batch
 

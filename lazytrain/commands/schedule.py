@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
 from lazytrain.errors import DoesNotFit, LazyTrainError, NoSchedule, PlanMismatch
 from lazytrain.records import HardwareProfile, LayerProfile
 from lazytrain.schedule.no_plan import NoPlan, read_unless_none
+
+if TYPE_CHECKING:
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.plan import Plan
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -170,6 +174,30 @@ def published(
         sys.stderr.write(f"wrote {path}\n")
 
 
+def read_pair(
+    plan: Path, instance: Path, *, unchecked: bool = False
+) -> tuple[Plan, Instance]:
+    """Return a plan and its instance; one that breaks a rule only if ``unchecked``.
+
+    Raises:
+        PlanMismatch: If the plan was made for another instance.
+        PlanViolation: With every rule that it breaks.
+    """
+    from lazytrain.schedule.check import check
+    from lazytrain.schedule.instance import Instance
+    from lazytrain.schedule.plan import Plan
+
+    given, problem = records.read(Plan, plan), records.read(Instance, instance)
+    if given.instance_sha256 != problem.sha256:
+        raise PlanMismatch(
+            f"{plan} was made for another instance than {instance};"
+            " `lazytrain check` says where they differ"
+        )
+    if not unchecked:
+        check(given, problem).raise_if_violated()
+    return given, problem
+
+
 @app.command()
 def simulate(
     plan: Annotated[Path, typer.Argument(help="plan JSON")],
@@ -181,21 +209,10 @@ def simulate(
     ] = False,
 ) -> None:
     """Lay out one step of a plan; print its prediction as JSON."""
-    from lazytrain.schedule.check import check
-    from lazytrain.schedule.instance import Instance
-    from lazytrain.schedule.plan import Plan
     from lazytrain.schedule.simulate import simulate
     from lazytrain.schedule.trace import write_gantt, write_trace
 
-    read = records.read(Plan, plan)
-    problem = records.read(Instance, instance)
-    if read.instance_sha256 != problem.sha256:
-        raise PlanMismatch(
-            f"{plan} was made for another instance than {instance};"
-            " `lazytrain check` says where they differ"
-        )
-    if not unchecked:
-        check(read, problem).raise_if_violated()
+    read, problem = read_pair(plan, instance, unchecked=unchecked)
     result = simulate(read, problem)
     if trace:
         write_trace(result, trace)

@@ -40,14 +40,8 @@ def windows(
     out: Out,
 ) -> None:
     """Write what each NVMe boundary moves in each window (CSV, as Table 7)."""
-    from lazytrain.errors import PlanMismatch
-    from lazytrain.schedule.instance import Instance
-    from lazytrain.schedule.plan import Plan
+    from lazytrain.commands.schedule import read_pair
     from lazytrain.schedule.tables import csv_text
     from lazytrain.schedule.tight import window_rows
 
-    planned = records.read(Plan, plan)
-    problem = records.read(Instance, instance)
-    if planned.instance_sha256 != problem.sha256:
-        raise PlanMismatch(f"{plan} was made for another instance than {instance}")
-    records.write_text(csv_text(window_rows(planned, problem)), out)
+    records.write_text(csv_text(window_rows(*read_pair(plan, instance))), out)

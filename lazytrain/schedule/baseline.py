@@ -14,6 +14,8 @@ WHOLE_BATCH_BUFFERS = 5  # hidden states and gradients in flight
 LOGITS_SLACK = 1.3  # kept log-probabilities, and chunks on their way through backward
 EAGER_SLACK = 1.6  # an eager body saves about half as much again as a compiled one
 SLOTS = 2
+# Systems whose plan is performed by the baseline's step.
+ON_BASELINE = ("megatrain-milp",)
 INTERVAL = 4
 
 
@@ -27,9 +29,8 @@ def with_baseline_memory(instance: Instance, layers: LayerProfile) -> Instance:
     if run is None:
         return instance
     cap = instance.fixed_bytes.gpu + instance.budget_bytes.gpu
-    size = instance.boundary_bytes[0]
     fixed = run.reserve_bytes + baseline_bytes(instance, layers, run)
-    least = (instance.layers // INTERVAL + INTERVAL + 2) * size
+    least = least_bytes(instance)
     return instance.model_copy(
         update={
             "budget_bytes": Budget(gpu=max(cap - fixed, least), cpu=0, nvme=0),
@@ -37,6 +38,12 @@ def with_baseline_memory(instance: Instance, layers: LayerProfile) -> Instance:
             "levels": {},
         }
     )
+
+
+def least_bytes(instance: Instance) -> int:
+    """Return the bytes of the fixed interval's checkpoints and one replayed block."""
+    held = instance.layers // INTERVAL + INTERVAL + 2
+    return held * instance.boundary_bytes[0]
 
 
 def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from lazytrain import systems
 from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.records import HardwareProfile, LayerProfile
-from lazytrain.schedule.baseline import with_baseline_memory
+from lazytrain.schedule.baseline import ON_BASELINE, with_baseline_memory
 from lazytrain.schedule.budgets import budgets
 from lazytrain.schedule.costs import at_least, bandwidth_of, level_costs, step_costs
 from lazytrain.schedule.execution import execution, settings_of
@@ -21,8 +21,6 @@ from lazytrain.schedule.state_home import left_for_boundaries
 
 # The planner's method by system; a system that has none uses the program.
 METHODS = {system.name: system.method for system in systems.ALL if system.method}
-# Systems whose plan is performed by the baseline's step.
-ON_BASELINE = ("megatrain-milp",)
 
 
 def derive_instance(

@@ -7,6 +7,8 @@ from typing import Literal
 from lazytrain import systems
 from lazytrain.config import (
     AcceleratorSettings,
+    Body,
+    Dtype,
     ExecutorSettings,
     PipelineConfig,
     RunRow,
@@ -36,12 +38,14 @@ def execution(
     hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
 ) -> Execution:
     """Return how the row is to be run: the sheet, then the accelerator's settings."""
+    run = asked(row, config, layers.dtype, layers.body)
+    return run.model_copy(update={"reserve_bytes": reserve_bytes(hardware)})
+
+
+def asked(row: RunRow, config: PipelineConfig, dtype: Dtype, body: Body) -> Execution:
+    """Return what the row and the settings alone say of a run, for any machine."""
     settings = settings_of(config, row).executor
     optimizer = config.optimizer
-    kind = OPTIMIZERS.get(row.system) or optimizer.type
-    master: Literal["fp32-split", "bf16", "bf16-stochastic", "fp32"] = optimizer.master
-    if layers.dtype == "float32":
-        master = "fp32"
     order = order_of(settings, row)
     return Execution(
         batch=row.batch,
@@ -49,7 +53,7 @@ def execution(
         micro_batch=micro_batch(row.batch, row.seq_len, settings.micro_batch_tokens),
         order="batch-major" if order == "batch-major" else "layer-major",
         save_level=settings.save_level,
-        body=layers.body,
+        body=body,
         # Every wave uses every layer: streamed, the weights would cross once a wave.
         resident_weights=settings.resident_weights or order == "batch-major",
         prefetch_distance=settings.prefetch_distance,
@@ -57,10 +61,9 @@ def execution(
         grad_slots=settings.grad_slots,
         chunk_bytes=parse_bytes(settings.chunk_bytes, "executor.chunk_bytes"),
         loss_chunk_tokens=settings.loss_chunk_tokens,
-        reserve_bytes=reserve_bytes(hardware),
-        optimizer=kind,
+        optimizer=OPTIMIZERS.get(row.system) or optimizer.type,
         eight_bit_fraction=optimizer.eight_bit_fraction,
-        master=master,
+        master="fp32" if dtype == "float32" else optimizer.master,
         optimizer_threads=optimizer.threads,
     )
 

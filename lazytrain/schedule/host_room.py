@@ -68,15 +68,20 @@ def with_drain(
 
 
 def host_capacity(settings: AcceleratorSettings, hardware: HardwareProfile) -> int:
+    """Return the host memory that a plan may use, in bytes."""
+    automatic = int(hardware.host_memory_bytes * HOST_SHARE)
+    is_gpu = hardware.gpu_memory_bytes > 0
+    return host_room(settings.budgets.host_capacity, automatic, is_gpu=is_gpu)
+
+
+def host_room(text: str, automatic: int, *, is_gpu: bool) -> int:
     """Return the host memory that a plan may use, in bytes.
 
     A configured capacity is the whole process's, as a run's record checks it; without
     one the share that stays free has room for the process.
     """
-    text = settings.budgets.host_capacity
-    automatic = int(hardware.host_memory_bytes * HOST_SHARE)
     room = size_of(text, automatic, "budgets.host_capacity")
-    is_bound = text != "auto" and hardware.gpu_memory_bytes > 0
+    is_bound = text != "auto" and is_gpu
     return max(0, room - PROCESS_BYTES) if is_bound else room
 
 

@@ -17,11 +17,13 @@ from lazytrain.data.registry import load_mixture
 from lazytrain.data.rows import read_rows, write_rows
 from lazytrain.data.split import SplitSettings, side_rows
 from lazytrain.profile.accelerator import resolve_accelerator
+from lazytrain.profile.hardware import device_for, gpu_cap_bytes
 from lazytrain.records import RunRecord, SplitManifest, read, write, write_text
 from lazytrain.train.checkpoint import Checkpoint
 from lazytrain.train.finetune_settings import SCALE, FineTune, said
+from lazytrain.train.given_plan import check_given
 from lazytrain.train.lock import hold_accelerator, hold_out
-from lazytrain.train.planning import make_plan
+from lazytrain.train.planning import make_plan, without_borders
 from lazytrain.train.request import RunRequest, training_batches
 from lazytrain.train.resume import AUTO, begin, reusable_plan
 from lazytrain.train.run import guarded, leave, train_source
@@ -87,6 +89,7 @@ def _fine_tune(settings: FineTune, resume: str) -> RunRecord:
     source = load_source(weights, name)
     if settings.template is not None:
         with_template(source.tokenizer, settings.template)
+    _check_given(settings, accelerator, source)
     rows, split = prepare_data(settings)
     request = _request(settings, accelerator, rows, split, resume)
     if settings.num_epochs is not None:
@@ -100,6 +103,17 @@ def _fine_tune(settings: FineTune, resume: str) -> RunRecord:
             _write_plan(request, source, point, plan)
             request = request.model_copy(update={"plan": plan})
         return guarded(request, lambda given: train_source(given, source, point))
+
+
+def _check_given(settings: FineTune, accelerator: str, source: Source) -> None:
+    """Refuse a plan of the file's that is not for what the file asks."""
+    if settings.plan is None:
+        return
+    row, config = settings.row(accelerator), settings.pipeline(accelerator)
+    if settings.pack:
+        cap = gpu_cap_bytes(config, accelerator, device_for(accelerator))
+        config = without_borders(config, row, source.config, cap)
+    check_given(settings.plan, row, config)
 
 
 def _request(

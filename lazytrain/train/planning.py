@@ -53,10 +53,22 @@ def border_bytes(
     return BorderBytes(masks + tables + places, passing)
 
 
-def _with_less(
-    config: PipelineConfig, row: RunRow, cap_bytes: int, borders: BorderBytes
+def without_borders(
+    config: PipelineConfig, row: RunRow, model_config: Any, cap_bytes: int
 ) -> PipelineConfig:
-    """Return a configuration whose cap leaves the borders' bytes out."""
+    """Return a configuration whose cap leaves the bytes of packed rows' borders out.
+
+    Args:
+        config: Settings.
+        row: System, batch and length.
+        model_config: Hugging Face configuration of the model.
+        cap_bytes: Device memory that the run may take.
+
+    Raises:
+        InvalidInput: If the borders leave nothing.
+    """
+    executor = settings_for(config, row.accelerator).executor
+    borders = border_bytes(model_config, row, executor)
     left = cap_bytes - borders.held - borders.passing
     if left <= 0:
         taken = format_bytes(borders.held + borders.passing)
@@ -93,8 +105,7 @@ def make_plan(
     executor = settings_for(config, row.accelerator).executor
     hardware = measure_hardware(row.accelerator, config)
     if pack:
-        borders = border_bytes(model_config, row, executor)
-        config = _with_less(config, row, hardware.gpu_cap_bytes, borders)
+        config = without_borders(config, row, model_config, hardware.gpu_cap_bytes)
     bench = bench_for(model_config, row.accelerator, row.batch, row.seq_len, executor)
     layers = measure_model(bench, row.accelerator, row.scale, row.model, executor)
     problem = problem_for(hardware, layers, row, config)

@@ -162,7 +162,10 @@ def run_stage(folder: Folder, row: RunRow) -> Stage:
     out = folder.run(row)
     plan: tuple[str, ...] = ()
     if systems.is_planned(row.system):
-        plan = ("--plan", str(folder.of_run("schedules", row)))
+        plan = (
+            *("--plan", str(folder.of_run("schedules", row))),
+            *("--instance", str(folder.of_run("instances", row))),
+        )
     words = (
         *("run", *_config(folder), *_row(row), "--purpose", "throughput"),
         *("--split", str(folder.split), "--rows", str(folder.rows)),

@@ -260,6 +260,13 @@ def plan_of(wildcards) -> list[str]:
     return ["schedules/solved/{accelerator}/{scale}/{system}.json"]
 
 
+def instance_of(wildcards) -> list[str]:
+    """Return the problem behind a run's plan: the run is held against it."""
+    if not systems.is_planned(wildcards.system):
+        return []
+    return ["results/instances/{accelerator}/{scale}/{system}.json"]
+
+
 def check_of(wildcards) -> list[str]:
     """Return the independent check of a run's plan: no run starts on a plan it refutes."""
     if not systems.is_planned(wildcards.system):
@@ -268,8 +275,8 @@ def check_of(wildcards) -> list[str]:
 
 
 def plan_option(wildcards, input) -> str:
-    """Return the plan as an option, or nothing for a system without one."""
-    return f"--plan {input.plan}" if input.plan else ""
+    """Return plan and instance as options, or nothing for a system without them."""
+    return f"--plan {input.plan} --instance {input.instance}" if input.plan else ""
 
 
 def test_rows() -> int:

@@ -6,6 +6,7 @@ rule train:
         split="results/data/split.json",
         rows="results/data/rows.jsonl",
         plan=plan_of,
+        instance=instance_of,
         check=check_of,
     output:
         record=ensure(
@@ -44,6 +45,7 @@ rule train_quality:
         split="results/data/split.json",
         rows="results/data/rows.jsonl",
         plan=plan_of,
+        instance=instance_of,
         check=check_of,
     output:
         record=ensure(

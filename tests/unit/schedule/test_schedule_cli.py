@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lazytrain import records
 from lazytrain.commands import estimate as estimate_commands
 from lazytrain.commands import schedule as schedule_commands
-from lazytrain.commands.run import refuse_refuted
+from lazytrain.commands import tight as tight_commands
 from lazytrain.errors import InvalidInput, NoSchedule, PlanMismatch, SolverMissing
 from lazytrain.schedule.check import PlanViolation
 from lazytrain.schedule.derive import derive_instance
@@ -63,19 +63,18 @@ def test_check_exits_1_and_names_the_violation(instance_file, tmp_path):
     assert "[transfer]" in result.stderr
 
 
-def test_a_refuted_plan_is_simulated_only_if_asked_and_never_run(
-    instance_file, tmp_path
-):
+def test_a_refuted_plan_is_simulated_only_if_asked(instance_file, tmp_path):
     plan = tmp_path / "plan.json"
     run("solve", instance_file, "--out", plan)
     solved = records.read(Plan, plan)
-    refuse_refuted(plan, instance_file)
     records.write(solved.model_copy(update={"transfers": solved.transfers[1:]}), plan)
     with pytest.raises(PlanViolation, match=r"\[transfer\]"):
         run("simulate", plan, instance_file)
     assert run("simulate", plan, instance_file, "--unchecked").exit_code == 0
+    table = ("windows", plan, instance_file, "--out", tmp_path / "table.csv")
     with pytest.raises(PlanViolation, match=r"\[transfer\]"):
-        refuse_refuted(plan, instance_file)
+        run(*table, app=tight_commands.app)
+    assert not (tmp_path / "table.csv").exists()
 
 
 def test_a_plan_of_another_instance_is_not_simulated(make_instance, tmp_path):

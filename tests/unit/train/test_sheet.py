@@ -76,8 +76,9 @@ def test_a_run_has_its_rule_s_options_and_a_plan_only_where_one_is_solved(folder
     shared = options(re.findall(r"[\w-]+", text))
     for name in systems.NAMES:
         words = run_stage(folder, row(name)).words
-        assert options(words) == shared | ({"--plan"} & set(words))
-        assert ("--plan" in words) == systems.is_planned(name)
+        of_plan = {"--plan", "--instance"} & set(words)
+        assert options(words) == shared | of_plan
+        assert len(of_plan) == 2 * systems.is_planned(name)
         assert bool(plan_stages(folder, row(name))) == systems.is_planned(name)
 
 

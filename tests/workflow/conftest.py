@@ -70,7 +70,7 @@ class Workspace:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
 

@@ -15,7 +15,7 @@ def closes(engine):
     """Close in a thread of its own; whether it came back."""
     thread = threading.Thread(target=engine.close, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(120)
     return not thread.is_alive()
 
 

@@ -128,7 +128,7 @@ class GateLayer(FileLayer):
 
     def _pass(self, verb: str, offset: int) -> None:
         self.entered.release()
-        assert self.gates[verb].wait(20), "the test forgot to open the gate"
+        assert self.gates[verb].wait(120), "the test forgot to open the gate"
         self.log.append((verb, offset))
 
     def read(self, descriptor: int, buffer: memoryview, offset: int) -> int:

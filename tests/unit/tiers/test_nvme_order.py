@@ -119,7 +119,7 @@ def test_other_keys_pass_a_stuck_one(tmp_path):
         stuck = tier.put("a", filled(1, CHUNK))
         behind = [tier.fetch("a", filled(0, CHUNK)) for _ in range(8)]
         out = filled(0, CHUNK)
-        tier.fetch("b", out).wait(20)
+        tier.fetch("b", out).wait(120)
         assert torch.equal(out, filled(4, CHUNK))
         assert not stuck.done()
         layer.gates["write"].set()
@@ -137,7 +137,7 @@ def test_closing_waits_for_running_transfers(tmp_path):
     closing.join(0.05)
     assert closing.is_alive()
     layer.gates["write"].set()
-    closing.join(20)
+    closing.join(120)
     assert write.done()
     write.wait()
 
@@ -152,7 +152,7 @@ def test_a_ticket_ends_only_when_no_piece_touches_the_buffer(tier, layer):
     layer.gates["read"].clear()
     read = tier.fetch("a", filled(0))
     for _ in range(2):
-        assert layer.entered.acquire(timeout=20)
+        assert layer.entered.acquire(timeout=120)
     with pytest.raises(TimeoutError):
         read.wait(0.05)
     layer.gates["read"].set()

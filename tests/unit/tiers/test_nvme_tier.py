@@ -210,7 +210,7 @@ def test_a_backend_that_is_missing_is_an_error_not_another_backend(tmp_path):
 
 
 def test_a_wait_with_a_limit_gives_up_and_a_fault_names_everything(tier):
-    tier.put("boundary.0", random_bytes(5000)).wait(20)
+    tier.put("boundary.0", random_bytes(5000)).wait(120)
     with tier.path.open("r+b") as file:
         file.write(b"\x00" * 5000)
     with pytest.raises(StorageFault) as caught:

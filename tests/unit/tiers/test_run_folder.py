@@ -32,7 +32,7 @@ def run(root, body):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
         preexec_fn=default_signals,
     )
 

@@ -132,7 +132,7 @@ def test_an_interrupted_run_leaves_no_half_written_file(data, tmp_path):
         if "1/1000000" in line:
             break
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode != 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == [
         "steps.partial.jsonl"

@@ -60,8 +60,8 @@ def test_the_worker_ends_with_its_parent(
         try:
             assert parent.stderr.readline() == "ready\n"
             parent.send_signal(number)
-            parent.wait(60)
-            child.wait(60)  # raises if it is still there
+            parent.wait(120)
+            child.wait(120)  # raises if it is still there
         finally:
             parent.kill()
     assert not child.is_running()
@@ -84,7 +84,7 @@ def test_a_worker_that_fails_says_so_by_its_code(
     )
     assert done.stderr is not None
     said = done.stderr.read()  # its input stays open, as a living parent's does
-    assert done.wait(60) == 2
+    assert done.wait(120) == 2
     assert said.startswith("lazytrain: ")
     assert "Fatal" not in said
 

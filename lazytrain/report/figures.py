@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lazytrain.records import write_text
 from lazytrain.report.accuracy import AccuracyRow
-from lazytrain.report.frames import SYSTEMS
+from lazytrain.report.frames import NOT_AVAILABLE, SYSTEMS
 from lazytrain.report.tables import ThroughputRow
 
 if TYPE_CHECKING:
@@ -93,16 +93,20 @@ def grouped_bars(
 
 
 def throughput_figure(rows: Sequence[ThroughputRow], path: Path) -> None:
-    """Draw tokens per second by scale and system, one panel per accelerator."""
-    accelerators = sorted({row.accelerator for row in rows})
+    """Draw tokens per second by scale and system, one panel per accelerator.
+
+    One that nobody has run has no panel, unless none was run.
+    """
+    run = {row.accelerator for row in rows if row.device != NOT_AVAILABLE}
+    accelerators = sorted(run or {row.accelerator for row in rows})
     figure, panels = new_figure(len(accelerators))
     for axes, accelerator in zip(panels, accelerators, strict=False):
         shown = [row for row in rows if row.accelerator == accelerator]
         groups = list(dict.fromkeys(_label(row) for row in shown))
         cells = {(_label(row), row.system): row.tokens_per_s for row in shown}
         grouped_bars(axes, cells, groups)
-        devices = sorted({row.device for row in shown} - {"n/a"})
-        axes.set_title(f"{accelerator}: {'; '.join(devices) or 'n/a'}", fontsize=9)
+        devices = sorted({row.device for row in shown} - {NOT_AVAILABLE})
+        axes.set_title(f"{accelerator}: {'; '.join(devices) or NOT_AVAILABLE}", fontsize=9)
         axes.set_ylabel("tokens per second")
         axes.legend(fontsize=7, frameon=False)
     save_figure(figure, path)

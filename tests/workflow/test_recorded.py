@@ -1,6 +1,7 @@
 """Tables from recorded runs: the real commands, several sheet ids, no GPU."""
 
 import csv
+import json
 import os
 import sys
 from pathlib import Path
@@ -72,7 +73,15 @@ def recorded(workspace):
     return workspace
 
 
-@pytest.mark.parametrize("text", ['{"purpose": "thr', "{}", "[]"])
+def broken(workspace, **values):
+    """Plant a record that was changed by hand beside the others."""
+    place = workspace.folder / "results" / "recorded" / "test" / "broken"
+    given = json.loads(record("h200", "lazytrain-8bit").model_dump_json())
+    place.mkdir()
+    (place / "record.json").write_text(json.dumps(given | values))
+
+
+@pytest.mark.parametrize("text", ['{"purpose": "thr', "{}", "[]", ""])
 def test_a_file_that_is_no_record_is_named(recorded, text):
     place = recorded.folder / "results" / "recorded" / "test" / "broken"
     place.mkdir()
@@ -81,7 +90,63 @@ def test_a_file_that_is_no_record_is_named(recorded, text):
         "-n", "results/table3.csv", "--config", "records=recorded/test"
     )
     assert done.returncode != 0
-    assert "recorded/test/broken/record.json is no record" in done.stdout
+    assert "a recorded run cannot be used" in done.stdout
+    assert "results/recorded/test/broken/record.json" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"complete": False}, "complete = False"),
+        ({"tflops": 999.0}, "tflops = 999.0: is not 6 * num_parameters"),
+        ({"system": "lazytrian"}, "system = 'lazytrian': unknown system"),
+        ({"purpose": "qualty"}, "purpose = 'qualty'"),
+        ({"system": "lazytrain"}, "is recorded twice"),
+    ],
+)
+def test_a_changed_record_stops_before_the_first_job(recorded, values, said):
+    broken(recorded, **values)
+    done = recorded.snakemake(
+        *("--cores", "1", "results/table3.csv"),
+        *("--config", "records=recorded/test"),
+    )
+    assert done.returncode != 0
+    assert said in done.stdout
+    assert "broken/record.json" in done.stdout
+    assert not (recorded.folder / "results" / "table3.csv").exists()
+
+
+def test_a_record_without_a_row_is_announced(recorded):
+    broken(recorded, scale="4B")
+    done = recorded.snakemake(
+        "-n", "results/table3.csv", "--config", "records=recorded/test"
+    )
+    assert done.returncode == 0, done.stdout
+    (line,) = (x for x in done.stdout.splitlines() if "without a row" in x)
+    assert "1 without a row in config/runs.tsv" in line
+    assert "h200/4B/lazytrain-8bit" in line
+
+
+def test_a_wrong_folder_names_the_recorded_ones(recorded):
+    done = recorded.snakemake("-n", "--config", "records=results/recorded/test")
+    assert done.returncode != 0
+    assert "records = 'results/recorded/test'" in done.stdout
+    assert "or one of recorded/test" in done.stdout
+
+
+def test_a_sheet_of_other_machines_is_refused(recorded):
+    words = ("records=recorded/test", "runs=config/runs-smoke.tsv", "accelerator=auto")
+    done = recorded.snakemake("-n", "results/table3.csv", "--config", *words)
+    assert done.returncode != 0
+    assert "no row of a recorded machine (h200)" in done.stdout
+
+
+def test_one_sheet_id_of_the_recorded_ones_is_shown_alone(recorded):
+    done = recorded.snakemake(
+        *("-n", "-p", "results/table3.csv", "--config"),
+        *("records=recorded/test", "accelerator=h200-cap70"),
+    )
+    assert "--accelerator h200-cap70 " in done.stdout
 
 
 def test_tables_come_from_records_without_a_gpu(recorded):
@@ -95,7 +160,12 @@ def test_tables_come_from_records_without_a_gpu(recorded):
         rows = {
             (r["accelerator"], r["scale"], r["system"]): r for r in csv.DictReader(file)
         }
-    assert {key[0] for key in rows} == {"h200", "h200-cap70"}
+    # Every sheet id of the recorded machine, those without a record as well.
+    assert {"h200", "h200-cap70", "h200-cap24"} <= {key[0] for key in rows}
+    assert {key[0].split("-")[0] for key in rows} == {"h200"}
+    assert rows["h200-cap24", "7B", "lazytrain"]["tflops"] == "n/a"
+    place = "results/recorded/test/runs/h200/3B/lazytrain/record.json"
+    assert rows["h200", "3B", "lazytrain"]["record"] == place
     assert rows["h200", "3B", "lazytrain"]["tflops"] == "444.00"
     assert rows["h200", "3B", "lazytrain"]["device"] == "NVIDIA H200"
     assert rows["h200-cap70", "3B", "resident"]["tflops"] == "OOM@128"

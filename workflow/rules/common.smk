@@ -14,7 +14,8 @@ from lazytrain.config import PipelineConfig, RunRow, find_run, load_runs
 from lazytrain.errors import LazyTrainError
 from lazytrain.fingerprint import fingerprint
 from lazytrain.profile import accelerator as machine
-from lazytrain.records import write, write_text
+from lazytrain.records import RunRecord, write, write_text
+from lazytrain.report.recorded import read_runs, unlisted
 from lazytrain.train.availability import missing_input, why_not
 
 # Larger than any node: Snakemake scales it down to --cores, so a measured job is alone.
@@ -71,36 +72,53 @@ def choose_accelerator() -> str:
     return chosen
 
 
-def field_of(path: Path | str, field: str) -> str:
-    """Return one field of a recorded file; name the file that is no record."""
+def read_recorded() -> dict[Path, RunRecord]:
+    """Read every recorded run; stop at one that would mislead a table."""
+    found = sorted(Path("results", SETTINGS.records).glob("**/record.json"))
     try:
-        return json.loads(Path(path).read_text())[field]
-    except (ValueError, KeyError, TypeError) as error:
-        raise WorkflowError(
-            f"{path} is no record ({type(error).__name__}: {error}): remove it, or make"
-            " it again with the command that its folder is named after"
-        ) from None
+        return dict(zip(found, read_runs(found), strict=True))
+    except (LazyTrainError, OSError) as error:
+        raise WorkflowError(f"a recorded run cannot be used: {error}") from None
 
 
 def recorded_files(name: str, purpose: str = "") -> list[str]:
     """Return the recorded files of one name, and of one purpose of run if given."""
     files = sorted(Path("results", SETTINGS.records).glob(f"**/{name}"))
     if purpose:
-        files = [p for p in files if field_of(p, "purpose") == purpose]
+        files = [path for path in files if RECORDED[path].purpose == purpose]
     return [path.as_posix() for path in files]
 
 
 def shown_accelerators() -> list[str]:
-    """Return the sheet ids that the tables show: the chosen one, or the recorded."""
-    if IS_MEASURED:
+    """Return the sheet ids that the tables show.
+
+    Of recorded runs these are the ids of every machine that has one, so that what was
+    not run under a cap stands beside what was.
+    """
+    if IS_MEASURED or SETTINGS.accelerator != "auto":
         return [ACCELERATOR]
-    records = recorded_files("record.json")
-    if not records:
+    machines = {machine.base_of(run.accelerator) for run in RECORDED.values()}
+    ids = {row.accelerator for row in SHEET}
+    shown = sorted(name for name in ids if machine.base_of(name) in machines)
+    if not shown:
         raise WorkflowError(
-            f"records = {SETTINGS.records!r}: no record.json below"
-            f" results/{SETTINGS.records}; --config records=runs measures here"
+            f"runs = {SETTINGS.runs!r}: no row of a recorded machine"
+            f" ({', '.join(sorted(machines))}); choose the sheet of the recorded runs"
         )
-    return sorted({field_of(path, "accelerator") for path in records})
+    return shown
+
+
+def require_records() -> None:
+    """Stop where no run is recorded, and say where some are."""
+    if IS_MEASURED or RECORDED:
+        return
+    places = Path("results", "recorded").glob("*/**/record.json")
+    known = sorted({"/".join(path.parts[1:3]) for path in places})
+    raise WorkflowError(
+        f"records = {SETTINGS.records!r}: no record.json below"
+        f" results/{SETTINGS.records}; choose runs, which measures here,"
+        f" or one of {', '.join(known) or 'none recorded'}"
+    )
 
 
 def run_files(*flags: str, scale: str = "") -> list[str]:
@@ -221,14 +239,26 @@ def missing_systems() -> list[str]:
     return [f"{name}: not_run, {why}" for name, why in reasons.items() if why]
 
 
+def unshown_runs() -> list[str]:
+    """Say which recorded runs no table shows, because the sheet has no row for them."""
+    names = unlisted(RECORDED.values(), SHEET)
+    if not names:
+        return []
+    first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    where = f"{len(names)} without a row in {SETTINGS.runs}"
+    return [f"records: {where}, so not in Tables 3 to 5: {first}"]
+
+
 def announce() -> None:
     """Say once what was chosen and what cannot run, before any job starts."""
     if IS_MEASURED:
         lines = [machine.describe_choice(SETTINGS.accelerator, ACCELERATOR)]
         lines += missing_systems()
     else:
-        found = len(recorded_files("record.json"))
-        lines = [f"records: {found} recorded runs of results/{SETTINGS.records}"]
+        lines = [
+            f"records: {len(RECORDED)} recorded runs of results/{SETTINGS.records}"
+        ]
+        lines += unshown_runs()
     if workflow.is_main_process:
         print(*lines, sep="\n", file=sys.stderr)
 
@@ -299,6 +329,8 @@ def purpose_of(purpose: str) -> str:
 SETTINGS = load_settings()
 SHEET = load_sheet(Path(SETTINGS.runs))
 IS_MEASURED = SETTINGS.records == "runs"
+RECORDED = {} if IS_MEASURED else read_recorded()
+require_records()
 ACCELERATOR = choose_accelerator()
 COUNTS = count_remakings()
 ACCELERATORS = ",".join(shown_accelerators())

@@ -23,3 +23,15 @@ def test_quality_shows_before_and_after(make_row, make_evaluation, paper, tmp_pa
     text = (tmp_path / "q.svg").read_text()
     assert "7B-mini" in text
     assert "before" in text
+
+
+def test_a_sheet_id_that_nobody_ran_has_no_panel(
+    make_row, make_record, paper, tmp_path
+):
+    rows = [make_row(), make_row(accelerator="h200-cap70")]
+    throughput_figure(table3(rows, [make_record()], paper), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert "gpu80" in text
+    assert "h200-cap70" not in text
+    throughput_figure(table3(rows, [], paper), tmp_path / "b.svg")
+    assert "h200-cap70" in (tmp_path / "b.svg").read_text()

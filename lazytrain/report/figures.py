@@ -106,7 +106,9 @@ def throughput_figure(rows: Sequence[ThroughputRow], path: Path) -> None:
         cells = {(_label(row), row.system): row.tokens_per_s for row in shown}
         grouped_bars(axes, cells, groups)
         devices = sorted({row.device for row in shown} - {NOT_AVAILABLE})
-        axes.set_title(f"{accelerator}: {'; '.join(devices) or NOT_AVAILABLE}", fontsize=9)
+        axes.set_title(
+            f"{accelerator}: {'; '.join(devices) or NOT_AVAILABLE}", fontsize=9
+        )
         axes.set_ylabel("tokens per second")
         axes.legend(fontsize=7, frameon=False)
     save_figure(figure, path)

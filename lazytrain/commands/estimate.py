@@ -45,6 +45,15 @@ StateHome = Annotated[
     Literal["cpu", "nvme", "auto"], typer.Option(help="where optimizer state lives")
 ]
 
+StepOrder = Annotated[
+    Literal["layer-major", "batch-major", "auto"],
+    typer.Option(
+        "--order",
+        help="each layer over the whole batch, each wave through the whole model, or"
+        " the faster of both",
+    ),
+]
+
 
 def read_shape(model: str) -> ModelShape:
     """Return a model's shape from a config.json, a folder, or the table of models.
@@ -121,6 +130,7 @@ def estimate(
     micro_batch_tokens: MicroTokens = 16384,
     optimizer: Optimizer = "hybrid_adamw_8bit",
     state_home: StateHome = "cpu",
+    order: StepOrder = "layer-major",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what a machine could do with a model: memory, step time, largest batch."""
@@ -131,7 +141,7 @@ def estimate(
     machine = read_machine(
         gpu_memory, cpu_memory, nvme_memory, rates, tflops, update_rate
     )
-    job = Job(batch, seq_len, micro_batch_tokens, optimizer, state_home)
+    job = Job(batch, seq_len, micro_batch_tokens, optimizer, state_home, order)
     answer = estimate(read_shape(model), machine, job)
     text = answer.model_dump_json(indent=1) if as_json else "\n".join(_lines(answer))
     typer.echo(text)
@@ -151,16 +161,17 @@ def fit(
     micro_batch_tokens: MicroTokens = 16384,
     optimizer: Optimizer = "hybrid_adamw_8bit",
     state_home: StateHome = "cpu",
+    order: StepOrder = "layer-major",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Search the largest batch or sequence that the given memory holds."""
     from lazytrain.schedule.assumed import Job
-    from lazytrain.schedule.estimate import fit
+    from lazytrain.schedule.fit import fit
 
     # Rates do not decide what fits.
     rates = {"h2d": "1GB/s", "d2h": "", "nvme_read": "1GB/s", "nvme_write": "1GB/s"}
     machine = read_machine(gpu_memory, cpu_memory, nvme_memory, rates, 1.0, 1.0)
-    job = Job(batch, seq_len, micro_batch_tokens, optimizer, state_home)
+    job = Job(batch, seq_len, micro_batch_tokens, optimizer, state_home, order)
     largest, limit = fit(read_shape(model), machine, job, search)
     if as_json:
         typer.echo(json.dumps({search: largest, "limit": limit}))
@@ -182,6 +193,7 @@ def _lines(answer: Estimate) -> Iterable[str]:
     if not answer.fits or answer.step_s is None:
         return
     counts = ", ".join(f"{home} {count}" for home, count in answer.counts.items())
+    yield f"order: {answer.order}"
     yield f"boundaries: {counts} ({answer.solve_status})"
     for tier, size in answer.peak_bytes.items():
         yield f"{tier} peak: {format_bytes(size)}"

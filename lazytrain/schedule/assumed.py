@@ -29,6 +29,7 @@ from lazytrain.records import (
 from lazytrain.schedule.shapes import ModelShape
 
 BF16_BYTES = 2
+Order = Literal["layer-major", "batch-major", "auto"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Job:
         "hybrid_adamw_8bit"
     )
     state_home: Literal["cpu", "nvme", "auto"] = "cpu"
+    order: Order = "layer-major"
 
 
 _NOWHERE = Provenance(
@@ -174,6 +176,7 @@ def config_of(job: Job) -> PipelineConfig:
             body="compile",
             dtype="bfloat16",
             micro_batch_tokens=job.micro_batch_tokens,
+            order=job.order,
         ),
         budgets=Budgets(),
         throughput=purpose,

@@ -44,7 +44,7 @@ def derive_instance(
             is impossible, or the cap is below what a step needs without activations.
     """
     parts = part_specs(layers)
-    run = _placed(hardware, layers, row, config, parts)
+    run = placed(hardware, layers, row, config, parts)
     sizes = model_sizes(layers, run)
     settings = settings_of(config, row)
     budget, fixed = budgets(hardware, settings, parts, run, sizes)
@@ -71,7 +71,7 @@ def derive_instance(
     return instance
 
 
-def _placed(
+def placed(
     hardware: HardwareProfile,
     layers: LayerProfile,
     row: RunRow,

@@ -6,13 +6,11 @@ plan from the same derivation and program as a real run's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
 
 from pydantic import Field
 
-from lazytrain.errors import InvalidInput, LazyTrainError, NoSchedule
+from lazytrain.errors import InvalidInput, NoSchedule
 from lazytrain.records import Contract
 from lazytrain.schedule.assumed import (
     Job,
@@ -22,18 +20,17 @@ from lazytrain.schedule.assumed import (
     layers_of,
     row_of,
 )
-from lazytrain.schedule.derive import derive_instance
-from lazytrain.schedule.execution import reserve_bytes
-from lazytrain.schedule.heuristics import barest
+from lazytrain.schedule.budgets import held_bytes
+from lazytrain.schedule.derive import placed
+from lazytrain.schedule.execution import settings_of
+from lazytrain.schedule.fit import ORDERS, fit, obstacle, refuse_small_host
 from lazytrain.schedule.instance import Instance
-from lazytrain.schedule.memory import device_bytes, host_bytes
-from lazytrain.schedule.parts import model_sizes
+from lazytrain.schedule.memory import boundary_bytes
+from lazytrain.schedule.order import Problem, problem_for
+from lazytrain.schedule.parts import model_sizes, part_specs
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.shapes import ModelShape
-from lazytrain.schedule.solve import Limits, solve
-from lazytrain.units import format_bytes
-
-LARGEST = 2**20
+from lazytrain.schedule.solve import Limits
 
 
 class Estimate(Contract):
@@ -45,6 +42,7 @@ class Estimate(Contract):
     seq_len: int
     fits: bool
     limit: str = Field(description="what stops a larger batch, or this one")
+    order: str = Field(default="", description="of the step, and why if it was chosen")
     gpu_bytes: dict[str, int]
     cpu_bytes: dict[str, int]
     counts: dict[str, int] = Field(default_factory=dict)
@@ -58,32 +56,34 @@ class Estimate(Contract):
     largest_batch: int | None = None
 
 
-def problem(shape: ModelShape, machine: Machine, job: Job) -> Instance:
+def problem(
+    shape: ModelShape, machine: Machine, job: Job, limits: Limits | None = None
+) -> Problem:
     """Return the planning problem that the model, machine and job pose.
 
     Raises:
         InvalidInput: If the GPU cannot hold a step without any activation.
-        NoSchedule: If host memory cannot hold weights and optimizer state.
+        NoSchedule: If host memory cannot hold weights and optimizer state, or an order
+            that is to be chosen has no schedule.
     """
-    instance = derive_instance(
+    found = problem_for(
         hardware_of(machine),
         layers_of(shape, machine, job),
         row_of(shape, job),
         config_of(job),
+        limits or Limits(),
     )
-    held = instance.fixed_bytes.cpu
-    if held > machine.cpu_memory_bytes:
-        raise NoSchedule(
-            f"CPU memory {format_bytes(machine.cpu_memory_bytes)} is below the "
-            f"{format_bytes(held)} of weights, gradients and optimizer state"
-        )
-    return instance
+    refuse_small_host(found.instance, machine)
+    return found
 
 
 def estimate(
     shape: ModelShape, machine: Machine, job: Job, limits: Limits | None = None
 ) -> Estimate:
-    """Return memory, predicted step, largest batch and what limits it."""
+    """Return memory, predicted step, largest batch and what limits it.
+
+    The memory is that of the order and the waves that the plan has.
+    """
     largest, limit = fit(shape, machine, job, "batch")
     base = {
         "model": shape.name,
@@ -92,16 +92,42 @@ def estimate(
         "seq_len": job.seq_len,
         "largest_batch": largest,
         "limit": limit,
-        **_memory(shape, machine, job),
     }
     try:
-        instance = problem(shape, machine, job)
-        plan = solve(instance, limits)
-    except LazyTrainError as error:
-        return Estimate.model_validate(
-            base | {"fits": False, "limit": f"this batch does not fit: {error}"}
-        )
-    return Estimate.model_validate(base | _predicted(plan, shape, job))
+        asked = _in_a_fitting_order(shape, machine, job)
+        found = problem(shape, machine, asked, limits)
+        plan = found.solved()
+    except (InvalidInput, NoSchedule) as error:
+        base |= {"fits": False, "limit": f"this batch does not fit: {error}"}
+        return Estimate.model_validate(base | _memory(shape, machine, job))
+    base |= {"order": found.instance.chosen or asked.order}
+    memory = _memory(shape, machine, _as_chosen(job, found.instance))
+    return Estimate.model_validate(base | memory | _predicted(plan, shape, job))
+
+
+def _in_a_fitting_order(shape: ModelShape, machine: Machine, job: Job) -> Job:
+    """Return the job in the one order that fits, if it is only one.
+
+    Raises:
+        NoSchedule: If neither fits.
+    """
+    if job.order != "auto":
+        return job
+    jobs = [replace(job, order=order) for order in ORDERS]
+    fitting = [other for other in jobs if not obstacle(shape, machine, other)]
+    if not fitting:
+        raise NoSchedule(obstacle(shape, machine, job))
+    return job if len(fitting) > 1 else fitting[0]
+
+
+def _as_chosen(job: Job, instance: Instance) -> Job:
+    """Return the job in the order and the waves of an instance."""
+    run = instance.execution
+    assert run is not None
+    if run.order == "layer-major":
+        return replace(job, order=run.order)
+    tokens = run.micro_batch * run.seq_len
+    return replace(job, order=run.order, micro_batch_tokens=tokens)
 
 
 def _predicted(plan: Plan, shape: ModelShape, job: Job) -> dict[str, object]:
@@ -122,73 +148,18 @@ def _predicted(plan: Plan, shape: ModelShape, job: Job) -> dict[str, object]:
     }
 
 
-def fit(
-    shape: ModelShape, machine: Machine, job: Job, search: Literal["batch", "seq_len"]
-) -> tuple[int | None, str]:
-    """Return the largest batch or sequence that any schedule fits, and what stops it.
-
-    None means that not even the smallest fits.
-    """
-
-    def trial(value: int) -> str:
-        changed: dict[str, Any] = {search: value}
-        return obstacle(shape, machine, replace(job, **changed))
-
-    smallest = 1 if search == "batch" else 2
-    return _largest(trial, smallest)
-
-
-def _largest(trial: Callable[[int], str], smallest: int) -> tuple[int | None, str]:
-    """Search the largest value without an obstacle: doubling, then halving."""
-    reason = trial(smallest)
-    if reason:
-        return None, reason
-    good, bad = smallest, smallest * 2
-    while bad <= LARGEST and not (reason := trial(bad)):
-        good, bad = bad, bad * 2
-    if bad > LARGEST:
-        return good, "nothing up to the search's end"
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        found = trial(middle)
-        if found:
-            bad, reason = middle, found
-        else:
-            good = middle
-    return good, reason
-
-
-def obstacle(shape: ModelShape, machine: Machine, job: Job) -> str:
-    """Return why no schedule fits, or nothing if one does.
-
-    Tries the schedules that need the least of some tier; no solver is needed.
-    """
-    try:
-        instance = problem(shape, machine, job)
-    except (InvalidInput, NoSchedule) as error:
-        return str(error)
-    try:
-        barest(instance)
-    except NoSchedule as error:
-        return str(error)
-    return ""
-
-
 def _memory(shape: ModelShape, machine: Machine, job: Job) -> dict[str, object]:
-    """Return fixed bytes by cause, budget or not."""
-    roomy = Machine(**vars(machine) | {"gpu_memory_bytes": 2**60})
-    profile = layers_of(shape, roomy, job)
-    instance = derive_instance(
-        hardware_of(roomy), profile, row_of(shape, job), config_of(job)
-    )
-    run = instance.execution
-    assert run is not None
-    run = run.model_copy(update={"reserve_bytes": reserve_bytes(hardware_of(machine))})
-    offloads = instance.budget_bytes.cpu >= instance.boundary_bytes[0]
-    sizes = model_sizes(profile, run)
-    bounced = instance.boundary_bytes[0] if machine.nvme_bytes else 0
+    """Return fixed bytes by cause, budget or not: what the planner's instance counts.
+
+    An order that is still to be chosen counts as layer-major.
+    """
+    hardware, layers = hardware_of(machine), layers_of(shape, machine, job)
+    row, config = row_of(shape, job), config_of(job)
+    parts = part_specs(layers)
+    run = placed(hardware, layers, row, config, parts)
+    sizes = model_sizes(layers, run)
+    held = held_bytes(hardware, settings_of(config, row), parts, run, sizes)
     return {
-        "gpu_bytes": vars(device_bytes(instance.parts, run, sizes, offloads))
-        | {"one_boundary": instance.boundary_bytes[0]},
-        "cpu_bytes": vars(host_bytes(instance.parts, run, bounced)),
+        "gpu_bytes": vars(held.device) | {"one_boundary": boundary_bytes(run, sizes)},
+        "cpu_bytes": vars(held.host),
     }

@@ -80,7 +80,7 @@ class Candidate:
         menus = self.instance.levels
         levels = self.plan.groups[0].save_level
         full = all(
-            kind not in menus or level == menus[kind][-1].name
+            not menus.get(kind) or level == menus[kind][-1].name
             for kind, level in zip(self.plan.layer_types, levels, strict=True)
         )
         return full and Home.RECOMPUTE not in self.plan.homes

@@ -6,7 +6,8 @@ import pytest
 
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.assumed import Job, Machine
-from lazytrain.schedule.estimate import estimate, fit, obstacle
+from lazytrain.schedule.estimate import estimate
+from lazytrain.schedule.fit import fit, obstacle
 from lazytrain.schedule.shapes import model_shape
 from lazytrain.units import GIB
 

@@ -45,6 +45,27 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def make_folder(folder: Path, field: str) -> None:
+    """Make a folder to write into, and those above it, if it is not there.
+
+    Args:
+        folder: The folder.
+        field: What to call it in an error.
+
+    Raises:
+        InvalidInput: If it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidInput(field, str(folder), "is no folder; give another") from error
+    except (FileNotFoundError, PermissionError) as error:
+        remedy = f"cannot be made ({error.strerror}); give another"
+        raise InvalidInput(field, str(folder), remedy) from error
+    if not os.access(folder, os.W_OK):
+        raise InvalidInput(field, str(folder), "cannot be written; give another")
+
+
 def read(kind: type[M], path: Path) -> M:
     """Read and validate a JSON file.
 

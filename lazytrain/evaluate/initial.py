@@ -20,6 +20,7 @@ from lazytrain.evaluate.streamed import (
 )
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import GgufFile, gguf_config, is_gguf
+from lazytrain.models.given import GivenWeights
 
 Stream = Literal["auto", "always", "never"]
 log = logging.getLogger(__name__)
@@ -44,33 +45,69 @@ def load_model(folder: Path, device: torch.device, stream: Stream = "auto") -> A
     Raises:
         InvalidInput: If the folder holds no causal language model.
     """
-    from transformers import AutoModelForCausalLM
-
     if is_gguf(folder):
         return _gguf_model(folder, device, stream)
     if not (folder / "config.json").is_file():
-        raise InvalidInput("weights", str(folder), "the folder holds no config.json")
+        raise InvalidInput("weights", str(folder), _no_model(folder))
     is_large = stream == "auto" and not fits(folder_bytes(folder), device)
     if is_large or stream == "always":
         log.warning("%s: layers stream through %s", folder, device)
         return streamed_folder(folder, device)
+    return _whole(folder).to(device)
+
+
+def _no_model(folder: Path) -> str:
+    """Say what is wrong with a path that holds no model, and what to give."""
+    inner = folder / "weights"
+    if (inner / "config.json").is_file():
+        return f"is a run; give its weights, {inner}"
+    if (folder / "manifest.json").is_file() or (folder / "checkpoints").is_dir():
+        return (
+            "is a checkpoint or an unfinished run; give what `lazytrain export` makes"
+        )
+    if not folder.exists():
+        return "there is no such folder or GGUF file; hub ids are not fetched here"
+    return "holds no config.json; give a model's folder or a GGUF file"
+
+
+def _whole(folder: Path) -> Any:
+    """Return a folder's model with no weight left to chance.
+
+    Raises:
+        InvalidInput: If a weight is missing, of another shape, or cannot be read.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    except (OSError, ValueError) as error:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype="auto",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput("weights", str(folder), reason) from error
-    return model.to(device)
+    # transformers draws these at random, and the answers would be those of no model.
+    wrong = sorted(map(str, {*report["missing_keys"], *report["mismatched_keys"]}))
+    if wrong:
+        remedy = "is missing or of another shape than config.json says"
+        raise InvalidInput("weights", f"{folder}: {', '.join(wrong[:3])}", remedy)
+    return model
 
 
 def _gguf_model(path: Path, device: torch.device, stream: Stream) -> Any:
     """Return the model of a GGUF file."""
     config = gguf_config(path)
+    decoder = Decoder(config)
+    weights = GivenWeights(decoder, GgufFile(path))
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    size = Decoder(config).num_parameters * dtype.itemsize
+    size = decoder.num_parameters * dtype.itemsize
     if stream == "always" or (stream == "auto" and not fits(size, device)):
         log.warning("%s: layers stream through %s", path, device)
-        return streamed_model(config, GgufFile(path), device, dtype)
-    return live_model(config, GgufFile(path), device, dtype)
+        return streamed_model(config, weights, device, dtype)
+    return live_model(config, weights, device, dtype)
 
 
 class InitialWeights(Mapping[str, Tensor]):

@@ -21,6 +21,7 @@ from lazytrain.errors import InvalidInput
 from lazytrain.executor.arena import HostArena
 from lazytrain.executor.layout import Layout, part_layout
 from lazytrain.models.decoder import Decoder, PartShape
+from lazytrain.models.given import GivenWeights
 from lazytrain.models.load import safetensors_folder
 
 SLOTS: Final = 2
@@ -190,7 +191,8 @@ def streamed_folder(folder: Path, device: torch.device) -> Any:
         InvalidInput: If the folder holds no whole decoder in safetensors.
     """
     config = AutoConfig.from_pretrained(folder)
-    model = streamed_model(config, safetensors_folder(folder), device)
+    weights = GivenWeights(Decoder(config), safetensors_folder(folder))
+    model = streamed_model(config, weights, device)
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model

@@ -6,8 +6,6 @@ logit by logit with what the trainer computes, before the folder gets its name.
 
 from __future__ import annotations
 
-import logging
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from torch import Tensor
 from lazytrain.errors import InvalidInput, LazyTrainError
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import is_gguf
-from lazytrain.records import RunRecord, read
+from lazytrain.models.given import GivenWeights
+from lazytrain.records import RunRecord, make_folder, read
 from lazytrain.train import checkpoint
 from lazytrain.train.checkpoint import Broken, Checkpoint
 from lazytrain.train.probe import probe_ids, trainer_logits
@@ -29,13 +28,21 @@ from lazytrain.train.source import Source, load_source, model_folder_source
 from lazytrain.train.tensor_files import SHARD_BYTES
 from lazytrain.train.weights_io import save_pretrained
 
-log = logging.getLogger(__name__)
 WEIGHTS: Final = "weights"
 PROBE_TEXT: Final = "Grüße, 世界 😀!  It's 3.14 + 12345\n\tdone."
 # Largest difference of logits in fp32, as a share of the largest logit. Weights of a
 # lower precision are widened on both sides, which is exact: what is compared is then
 # the model, not the rounding of two ways to compute it.
 TOLERANCE: Final = 2e-5
+
+
+_REMEDY_NAN: Final = (
+    "holds NaN or infinity: the training diverged; export an earlier checkpoint, or "
+    "train again with a lower learning_rate"
+)
+_REMEDY_RANGE: Final = (
+    "holds values that the dtype cannot express; export with --dtype bfloat16 or keep"
+)
 
 
 class NotVerified(LazyTrainError):
@@ -136,15 +143,15 @@ def export(
         InvalidInput: If ``out`` is taken or weights are missing.
         NotVerified: If the folder does not load as the trained model.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidInput("out", str(out), "is not empty; give another folder")
+    place = _free_place(out)
     source = origin.source
     decoder = Decoder(source.config)
     kept = origin.weights["model.norm.weight"].dtype
     weights = Converted(origin.weights, decoder, dtype or kept)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as parent:
-        folder = Path(parent) / out.name
+    # Inside a folder that is there: it may be a disk of its own, or someone's shell's.
+    near = place if place.exists() else place.parent
+    with tempfile.TemporaryDirectory(dir=near, prefix=f".{place.name}.") as parent:
+        folder = Path(parent) / place.name
         save_pretrained(
             folder,
             weights.items(),
@@ -154,11 +161,40 @@ def export(
             source.generation,
         )
         difference = verified(folder, weights, source) if verify else None
-        if out.exists():
-            out.rmdir()
-        shutil.move(folder, out)
+        _put(folder, place)
     name = str(weights.dtype).removeprefix("torch.")
     return Exported(out, origin.path, decoder.num_parameters, name, difference)
+
+
+def _free_place(out: Path) -> Path:
+    """Return where a folder is written: a symbolic link's target, not the link.
+
+    Raises:
+        InvalidInput: If something is there, or nothing can be written there.
+    """
+    place = out.resolve()
+    if place.exists():
+        if not place.is_dir():
+            raise InvalidInput("out", str(out), "is no folder; give another")
+        if any(place.iterdir()):
+            raise InvalidInput("out", str(out), "is not empty; give another folder")
+    is_new = not place.exists()
+    make_folder(place, "out")
+    if is_new:  # tried only: it appears when it is whole
+        place.rmdir()
+    return place
+
+
+def _put(folder: Path, place: Path) -> None:
+    """Move a finished folder to its place, or its files into an empty one.
+
+    The configuration comes last: no loader takes the folder for a model before.
+    """
+    if not place.exists():
+        folder.rename(place)
+        return
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.json"):
+        path.rename(place / path.name)
 
 
 class Converted(Mapping[str, Tensor]):
@@ -171,29 +207,29 @@ class Converted(Mapping[str, Tensor]):
     def __init__(
         self, weights: Mapping[str, Tensor], decoder: Decoder, dtype: torch.dtype
     ) -> None:
-        self._weights = weights
+        self._weights = GivenWeights(decoder, weights)
         self.dtype = dtype
-        self._names = [
-            part.prefix + name for part in decoder.parts for name in part.tensors
-        ]
-        for name in self._names:
-            if name not in weights:
-                raise InvalidInput("weights", name, "is missing")
-        left_out = sorted(set(weights) - set(self._names))
-        if left_out:
-            log.warning("not exported, as the model has no such weight: %s", left_out)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Read and convert one weight."""
-        return self._weights[name].to(self.dtype)
+        """Read and convert one weight.
+
+        Raises:
+            InvalidInput: If it holds what no dtype or this one cannot express.
+        """
+        kept = self._weights[name]
+        tensor = kept.to(self.dtype)
+        if not torch.isfinite(tensor).all():
+            remedy = _REMEDY_NAN if not torch.isfinite(kept).all() else _REMEDY_RANGE
+            raise InvalidInput("weights", name, remedy)
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over names."""
-        return iter(self._names)
+        return iter(self._weights)
 
     def __len__(self) -> int:
         """Return the number of weights."""
-        return len(self._names)
+        return len(self._weights)
 
 
 def verified(folder: Path, weights: Converted, source: Source) -> float:

@@ -19,6 +19,7 @@ from typing import Final
 from lazytrain.errors import InvalidInput, LazyTrainError
 from lazytrain.profile.accelerator import is_gpu
 from lazytrain.provenance import first_gpu
+from lazytrain.records import make_folder
 
 log = logging.getLogger(__name__)
 OUT_LOCK: Final = ".lock"
@@ -81,12 +82,9 @@ def hold_out(out: Path) -> Iterator[None]:
 
     Raises:
         OutBusy: If another run holds it; the message has its pid.
-        InvalidInput: If there is a file in the folder's place.
+        InvalidInput: If the folder cannot be made or written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InvalidInput("out", str(out), "is no folder; give another") from error
+    make_folder(out, "out")
     path = out / OUT_LOCK
     handle = _open_out(path, out)
     try:

@@ -18,6 +18,7 @@ from lazytrain.data.prompts import load_tokenizer
 from lazytrain.errors import InvalidInput
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import SUFFIX, GgufFile, gguf_config, is_gguf
+from lazytrain.models.given import GivenWeights
 from lazytrain.models.load import safetensors_folder
 from lazytrain.models.scales import model_config
 
@@ -109,7 +110,7 @@ def load_source(weights: str, model: str | None) -> Source:
 
     Raises:
         InvalidInput: If the weights cannot be had, are no decoder's, or have another
-            shape than ``model``.
+            shape than ``model`` or than their configuration says.
     """
     if weights == RANDOM:
         if model is None:
@@ -121,8 +122,9 @@ def load_source(weights: str, model: str | None) -> Source:
     if model is not None:
         _check_shape(config, model)
     tokenizer = load_tokenizer(str(folder), config.vocab_size)
-    state: Mapping[str, Tensor]
-    state = GgufFile(folder) if is_gguf(folder) else safetensors_folder(folder)
+    files: Mapping[str, Tensor]
+    files = GgufFile(folder) if is_gguf(folder) else safetensors_folder(folder)
+    state = GivenWeights(Decoder(config), files)
     return Source(config, state, tokenizer, _generation(folder))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
@@ -232,24 +232,36 @@ def load_runs(path: Path) -> list[RunRow]:
     """Read the run sheet.
 
     Raises:
-        InvalidInput: If the file is missing, a row breaks the contract, or a run is
-            listed twice.
+        InvalidInput: If the file is missing or empty, a row breaks the contract, or a
+            run is listed twice.
     """
     if not path.is_file():
         raise InvalidInput("runs", str(path), "the file does not exist")
-    with path.open(encoding="utf-8", newline="") as file:
-        raw = list(csv.DictReader(file, delimiter="\t"))
-    rows = []
-    for record in raw:
-        try:
-            rows.append(RunRow.model_validate(record))
-        except ValidationError as error:
-            raise first_problem(error, path, RunRow.__name__) from error
-    keys = [(row.accelerator, row.scale, row.system) for row in rows]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise InvalidInput("runs", key, f"is listed twice (in {path})")
-    return rows
+    rows: dict[tuple[str, str, str], RunRow] = {}
+    # Spreadsheet programs begin a text with a byte order mark.
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t")
+        for record in reader:
+            place = f"{path}, line {reader.line_num}"
+            row = _run_row(record, place)
+            key = (row.accelerator, row.scale, row.system)
+            if key in rows:
+                raise InvalidInput("runs", key, f"is listed twice (in {place})")
+            rows[key] = row
+    if not rows:
+        raise InvalidInput("runs", str(path), "the sheet has no rows")
+    return list(rows.values())
+
+
+def _run_row(record: dict[str | None, Any], place: str) -> RunRow:
+    """Return one line of the sheet; ``place`` names it in an error."""
+    if None in record:
+        remedy = f"is more than the header has columns (in {place})"
+        raise InvalidInput("cells", record[None], remedy)
+    try:
+        return RunRow.model_validate(record)
+    except ValidationError as error:
+        raise first_problem(error, Path(place), RunRow.__name__) from error
 
 
 def find_run(rows: list[RunRow], accelerator: str, scale: str, system: str) -> RunRow:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lazytrain.config import PipelineConfig, load_runs, load_yaml
+from lazytrain.config import PipelineConfig, load_yaml
 
 app = typer.Typer(help=__doc__)
 
@@ -52,12 +52,13 @@ def sheet(
     Exit code 1 if a row leaves no record. What is there already is not made again.
     """
     from lazytrain.profile.accelerator import resolve_accelerator
+    from lazytrain.train.availability import load_sheet
     from lazytrain.train.sheet import Limits, Sheet, choose
     from lazytrain.train.stages import Folder
 
     settings = load_yaml(PipelineConfig, config)
     rows = choose(
-        load_runs(Path(settings.runs)),
+        load_sheet(settings),
         resolve_accelerator(accelerator),
         scale.split(","),
         system,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoConfig
-
 from lazytrain.errors import InvalidInput
 
 
@@ -112,6 +110,8 @@ def shape_of(name: str) -> Shape:
 
 def model_config(name: str) -> Any:
     """Return the Hugging Face configuration of a named model."""
+    from transformers import AutoConfig  # seconds: names alone need none of it
+
     shape = shape_of(name)
     values: dict[str, Any] = {
         "hidden_size": shape.hidden,

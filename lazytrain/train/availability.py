@@ -12,7 +12,9 @@ import shutil
 from pathlib import Path
 
 from lazytrain import systems
-from lazytrain.config import PipelineConfig
+from lazytrain.config import PipelineConfig, RunRow, load_runs
+from lazytrain.errors import InvalidInput
+from lazytrain.models.scales import SHAPES
 from lazytrain.profile.accelerator import is_gpu
 
 DEEPSPEED_SYSTEMS = systems.names("deepspeed")
@@ -39,6 +41,30 @@ def missing_input(config: PipelineConfig) -> str | None:
         choices = f"an existing path, a hub id or {BUILT_IN[key] or 'nothing'}"
         return f"{key} = {value!r}: there is no such file or folder; give {choices}"
     return None
+
+
+def load_sheet(config: PipelineConfig) -> list[RunRow]:
+    """Read the configured run sheet; every name in it must be one that is known.
+
+    Raises:
+        InvalidInput: If a row cannot be read, or names an accelerator without settings,
+            or a system or model that does not exist.
+    """
+    rows = load_runs(Path(config.runs))
+    known: dict[str, tuple[str, ...]] = {
+        "accelerator": tuple(config.accelerators),
+        "system": SYSTEMS,
+        "model": tuple(SHAPES),
+        "stands_for": tuple(SHAPES),
+    }
+    for row in rows:
+        for column, names in known.items():
+            value = getattr(row, column)
+            if value not in names:
+                place = f"(row {row.accelerator}/{row.scale}/{row.system}"
+                remedy = f"choose one of {', '.join(names)} {place} of {config.runs})"
+                raise InvalidInput(column, value, remedy)
+    return rows
 
 
 def _has(package: str) -> bool:

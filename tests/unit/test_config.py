@@ -102,12 +102,29 @@ def test_a_row_is_found_by_its_three_names(tmp_path):
         (ROW.replace("\t8\t", "\t0\t"), "batch"),
         (ROW.replace("\t256\t", "\tmany\t"), "seq_len"),
         (ROW.replace("lazytrain", "lazy/train"), "system"),
-        (ROW + "\textra", "None"),
+        (ROW + "\textra", r"cells = \['extra'\]"),
+        (ROW.replace("\tfalse\tfalse", "\tfalse\tperhaps"), "table5 = 'perhaps'"),
+        (ROW[: ROW.index("\t256")], "seq_len"),
     ],
 )
-def test_a_wrong_cell_is_named(tmp_path, line, said):
-    with pytest.raises(InvalidInput, match=said):
-        load_runs(sheet(tmp_path, line))
+def test_a_wrong_cell_is_named_with_its_line(tmp_path, line, said):
+    other = ROW.replace("lazytrain", "megatrain")
+    with pytest.raises(InvalidInput, match=f"{said}.*line 3"):
+        load_runs(sheet(tmp_path, other, line))
+
+
+def test_a_sheet_without_rows_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="no rows"):
+        load_runs(sheet(tmp_path))
+    (tmp_path / "runs.tsv").write_text("")
+    with pytest.raises(InvalidInput, match="no rows"):
+        load_runs(tmp_path / "runs.tsv")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    path = sheet(tmp_path, ROW)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(load_runs(path)) == 1
 
 
 def test_a_run_is_listed_once(tmp_path):

@@ -10,13 +10,13 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from lazytrain import systems
-from lazytrain.config import PipelineConfig, RunRow, find_run, load_runs
+from lazytrain.config import PipelineConfig, RunRow, find_run
 from lazytrain.errors import LazyTrainError
 from lazytrain.fingerprint import fingerprint
 from lazytrain.profile import accelerator as machine
 from lazytrain.records import RunRecord, write, write_text
 from lazytrain.report.recorded import read_runs, unlisted
-from lazytrain.train.availability import missing_input, why_not
+from lazytrain.train.availability import load_sheet, missing_input, why_not
 
 # Larger than any node: Snakemake scales it down to --cores, so a measured job is alone.
 WHOLE_NODE = 4096
@@ -50,10 +50,10 @@ def load_settings() -> PipelineConfig:
     return settings
 
 
-def load_sheet(path: Path) -> list[RunRow]:
+def load_rows() -> list[RunRow]:
     """Read and validate the run sheet."""
     try:
-        return load_runs(path)
+        return load_sheet(SETTINGS)
     except LazyTrainError as error:
         raise WorkflowError(str(error)) from None
 
@@ -327,7 +327,7 @@ def purpose_of(purpose: str) -> str:
 
 
 SETTINGS = load_settings()
-SHEET = load_sheet(Path(SETTINGS.runs))
+SHEET = load_rows()
 IS_MEASURED = SETTINGS.records == "runs"
 RECORDED = {} if IS_MEASURED else read_recorded()
 require_records()

@@ -227,9 +227,10 @@ def compare(
     time_limit_s: Annotated[float, typer.Option(help="solver limit")] = 60.0,
 ) -> None:
     """Solve by every method and print one table (CSV), each row checked."""
+    from lazytrain.schedule.compare import compare_rows
     from lazytrain.schedule.instance import Instance
     from lazytrain.schedule.solve import Limits
-    from lazytrain.schedule.tables import compare_rows, csv_text
+    from lazytrain.schedule.tables import csv_text
 
     problem = records.read(Instance, instance)
     typer.echo(csv_text(compare_rows(problem, Limits(time_limit_s))), nl=False)

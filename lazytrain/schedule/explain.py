@@ -86,9 +86,10 @@ def _budget_remedy(instance: Instance, home: Home) -> str:
 def _least_use(instance: Instance, home: Home) -> int | None:
     """Return the least bytes one tier must hold, None if infeasible regardless."""
     from lazytrain.schedule import milp
+    from lazytrain.schedule.program import common_divisor
 
     program = milp.build(instance)
-    unit = milp.common_divisor(instance)
+    unit = common_divisor(instance)
     sizes = [value // unit for value in instance.boundary_bytes]
     used = sum(a * v for a, v in zip(sizes, program.homes[home], strict=True))
     if home == Home.GPU and instance.options.transient:

@@ -14,8 +14,14 @@ from typing import Any
 from pyscipopt import Model, quicksum
 
 from lazytrain.schedule.instance import Instance
-from lazytrain.schedule.milp import STORED, Edges, Program, byte_unit, time_unit_s
 from lazytrain.schedule.plan import Home
+from lazytrain.schedule.program import (
+    STORED,
+    Edges,
+    Program,
+    byte_unit,
+    time_unit_s,
+)
 from lazytrain.schedule.windows import LINKS, WRITES, Link, channel, uses
 
 Moves = dict[Link, dict[tuple[int, int], Any]]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.memory import planned_bytes
-from lazytrain.schedule.plan import Home, Plan, Prediction
-from lazytrain.schedule.step_tasks import StepBuilder, StepMarks
+from lazytrain.schedule.memory_curve import memory_curves
+from lazytrain.schedule.plan import Plan, Prediction
+from lazytrain.schedule.step_tasks import StepBuilder
 from lazytrain.schedule.timeline import Task, Timeline
 
 STEPS = 3
@@ -94,7 +95,7 @@ def simulate(plan: Plan, instance: Instance) -> Simulation:
         compute_s=_busy(inside, begin, end)["compute"],
         exposed_s=_exposed(line, begin, end),
         busy_s=_busy(inside, begin, end),
-        memory=_memory(plan, instance, line, marks[-1], begin),
+        memory=memory_curves(plan, instance, line, marks[-1], begin),
         tasks=tuple(_shifted(task, begin) for task in inside if task.end_s <= end),
     )
 
@@ -196,61 +197,3 @@ def _blame(
         if task.resource != "compute" and high > since:
             exposed[task.resource] += high - since
         high = min(high, since)
-
-
-def _memory(
-    plan: Plan, instance: Instance, line: Timeline, marks: StepMarks, begin: float
-) -> dict[str, list[tuple[float, int]]]:
-    """Return the level of each tier over the step.
-
-    Host and disk buffers are allocated once; HBM follows the boundaries' lives.
-    """
-    reserve = instance.execution.reserve_bytes if instance.execution else 0
-    changes: list[tuple[float, int]] = []
-    for i, (size, home) in enumerate(
-        zip(instance.boundary_bytes, plan.homes, strict=True)
-    ):
-        for wave in (*marks.earlier, marks):
-            for start, stop in _lives(i, home, line, wave, plan.num_layers):
-                changes += [(start - begin, size), (stop - begin, -size)]
-    level = instance.fixed_bytes.gpu - reserve
-    curve = [(0.0, level)]
-    # At one moment what ends is freed before what begins is counted.
-    for moment, change in sorted(changes):
-        level += change
-        curve.append((moment, level))
-    held = {
-        home: sum(
-            size
-            for size, other in zip(instance.boundary_bytes, plan.homes, strict=True)
-            if other == home
-        )
-        for home in (Home.CPU, Home.NVME)
-    }
-    return {
-        "gpu": curve,
-        "cpu": [(0.0, instance.fixed_bytes.cpu + held[Home.CPU])],
-        "nvme": [(0.0, instance.fixed_bytes.nvme + held[Home.NVME])],
-    }
-
-
-def _lives(
-    i: int, home: Home, line: Timeline, marks: StepMarks, last: int
-) -> list[tuple[float, float]]:
-    """Return when a boundary is in HBM: (from, to) in seconds."""
-
-    def end_of(task: int) -> float:
-        return line.tasks[task].end_s
-
-    if home == Home.RECOMPUTE:
-        return [
-            (end_of(made), end_of(used)) for j, made, used in marks.remade if j == i
-        ]
-    if i == last:
-        # Only the loss reads the last boundary; backward starts from its gradient.
-        return [(end_of(marks.made[i]), end_of(marks.loss))]
-    gone = end_of(marks.block_end[i])
-    if home == Home.GPU:
-        return [(end_of(marks.made[i]), gone)]
-    back = line.tasks[marks.read_from[i]].start_s
-    return [(end_of(marks.made[i]), end_of(marks.written[i])), (back, gone)]

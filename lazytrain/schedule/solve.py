@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
 
-from lazytrain.errors import InvalidInput, NoSchedule, SolverMissing
-from lazytrain.schedule import heuristics
+from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.schedule import heuristics, scip
 from lazytrain.schedule.assemble import assemble
 from lazytrain.schedule.counts import single_tier, solve_counts
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.levels import with_levels
 from lazytrain.schedule.objective import terms
-from lazytrain.schedule.plan import Home, Plan, Solve
+from lazytrain.schedule.plan import Plan, Solve
 from lazytrain.schedule.settle import settle
 from lazytrain.schedule.simulate import with_prediction
 from lazytrain.schedule.windows import place
@@ -104,15 +103,15 @@ def solve_milp(instance: Instance, limits: Limits, method: str = "milp") -> Plan
         NoSchedule: If infeasible, or no incumbent was found within the limit.
     """
     started = time.perf_counter()
-    program = _build(instance, method)
-    _configure(program.model, limits)
+    program = scip.build(instance, method)
+    scip.configure(program.model, limits.time_limit_s, limits.gap, limits.seed)
     if method == "milp" and not program.edges and not program.carried:
-        _keep_lean(program.model)
+        scip.keep_lean(program.model)
     if method == "literal":
         from lazytrain.schedule.start import add_start
 
         add_start(program, instance)
-    homes, status = _optimize(instance, program, method)
+    homes, status = scip.optimize(instance, program, method)
     carried = {
         key: [max(0.0, program.model.getVal(v)) * program.carried_unit for v in row]
         for key, row in program.carried.items()
@@ -122,7 +121,7 @@ def solve_milp(instance: Instance, limits: Limits, method: str = "milp") -> Plan
     placement = place(instance, homes, carried)
     objective = terms(instance, homes, placement).total_s
     bound = min(objective, program.model.getDualbound() * program.unit_s)
-    plan_solve = Solve(
+    found = Solve(
         status=status,
         scope="full" if instance.fixed.is_empty else "restricted",
         fixed=describe_fixed(instance),
@@ -132,113 +131,22 @@ def solve_milp(instance: Instance, limits: Limits, method: str = "milp") -> Plan
         gap=relative_gap(objective, bound),
         nodes=int(program.model.getNTotalNodes()),
         seconds=time.perf_counter() - started,
-        solver=solver_name(program.model),
-        parameters={
-            "limits/time": str(limits.time_limit_s),
-            "limits/gap": str(limits.gap),
-        },
+        solver=scip.solver_name(program.model),
+        parameters=_said(limits),
         seed=limits.seed,
     )
-    plan = assemble(instance, homes, placement, plan_solve)
-    plan = with_levels(plan, instance)
+    plan = with_levels(assemble(instance, homes, placement, found), instance)
     return plan if status == "optimal" else _no_worse_than_rules(instance, plan)
+
+
+def _said(limits: Limits) -> dict[str, str]:
+    """Return limits by the solver's own names."""
+    names = {"limits/time": limits.time_limit_s, "limits/gap": limits.gap}
+    return {name: str(value) for name, value in names.items()}
 
 
 # Solver tolerances leave this much between an optimal objective and its bound.
 PROOF_S = 1e-7
-
-
-def _build(instance: Instance, method: str) -> Any:
-    """Build the program; PySCIPOpt is needed from here on only."""
-    try:
-        import pyscipopt  # noqa: F401
-    except ImportError as error:
-        message = "pyscipopt is not installed: `pip install pyscipopt`, or `lazytrain"
-        raise SolverMissing(f"{message} solve --method greedy` (no proof)") from error
-    if method == "milp":
-        from lazytrain.schedule import milp
-
-        return milp.build(instance)
-    from lazytrain.schedule import literal
-
-    return literal.build(instance, suffix_rows=method == "literal")
-
-
-def _configure(model: Any, limits: Limits) -> None:
-    """Set limits, seed and tolerances tight enough for a proof."""
-    model.hideOutput()
-    model.setParam("limits/time", limits.time_limit_s)
-    model.setParam("limits/gap", limits.gap)
-    model.setParam("randomization/randomseedshift", limits.seed)
-    model.setParam("numerics/feastol", 1e-9)
-    model.setParam("numerics/dualfeastol", 1e-9)
-    # A keyboard interrupt must end the program, not only the solve.
-    model.setParam("misc/catchctrlc", False)
-
-
-def _keep_lean(model: Any) -> None:
-    """Leave out what only costs time on the plain compact program (benchmarked)."""
-    from pyscipopt import SCIP_PARAMSETTING
-
-    model.setHeuristics(SCIP_PARAMSETTING.FAST)
-    model.setParam("misc/usesymmetry", 0)
-    model.setParam("propagating/probing/maxprerounds", 0)
-
-
-def _optimize(
-    instance: Instance, program: Any, method: str
-) -> tuple[list[Home], Literal["optimal", "feasible"]]:
-    """Optimize until the incumbent respects every budget to the byte.
-
-    Raises:
-        NoSchedule: If there is no incumbent.
-    """
-    while True:
-        program.model.optimize()
-        status = program.model.getStatus()
-        if status in ("infeasible", "inforunbd"):
-            from lazytrain.schedule.explain import explain
-
-            raise NoSchedule(explain(instance))
-        if program.model.getNSols() == 0:
-            raise NoSchedule(
-                f"the solver stopped ({status}) before it found any schedule: raise "
-                "--time-limit-s, or use --method greedy for one without a proof"
-            )
-        homes = read_homes(instance, program)
-        covers = list(_exceeded(instance, homes))
-        if not covers:
-            return homes, "optimal" if status == "optimal" else "feasible"
-        _forbid(program, covers)
-
-
-def read_homes(instance: Instance, program: Any) -> list[Home]:
-    """Read each boundary's home from the incumbent."""
-    homes = [Home.RECOMPUTE] * (instance.layers + 1)
-    for home, variables in program.homes.items():
-        for i, variable in enumerate(variables):
-            if program.model.getVal(variable) > 0.5:
-                homes[i] = home
-    return homes
-
-
-def _exceeded(
-    instance: Instance, homes: Sequence[Home]
-) -> Iterator[tuple[Home, list[int]]]:
-    """Yield tiers that a solver tolerance has let overflow, and what is in them."""
-    for home in (Home.GPU, Home.CPU, Home.NVME):
-        inside = [i for i, other in enumerate(homes) if other == home]
-        used = sum(instance.boundary_bytes[i] for i in inside)
-        if used > getattr(instance.budget_bytes, home.value):
-            yield home, inside
-
-
-def _forbid(program: Any, covers: Sequence[tuple[Home, list[int]]]) -> None:
-    """Cut off overfull sets: not all of their members may share the tier."""
-    program.model.freeTransform()
-    for home, inside in covers:
-        total = sum(program.homes[home][i] for i in inside)
-        program.model.addCons(total <= len(inside) - 1)
 
 
 def _no_worse_than_rules(instance: Instance, plan: Plan) -> Plan:
@@ -279,10 +187,3 @@ def describe_fixed(instance: Instance) -> str:
     if instance.fixed.gpu is not None:
         parts.append(f"GPU set of {len(instance.fixed.gpu)} boundaries")
     return " and ".join(parts)
-
-
-def solver_name(model: Any) -> str:
-    """Return solver and binding with their versions."""
-    import pyscipopt
-
-    return f"SCIP {model.version()} (PySCIPOpt {pyscipopt.__version__})"

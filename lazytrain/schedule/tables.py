@@ -13,29 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lazytrain import records
-from lazytrain.errors import LazyTrainError
 from lazytrain.schedule import published
 from lazytrain.schedule.check import Report, check
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Home, Plan, Transfer
 from lazytrain.schedule.render import render
-from lazytrain.schedule.solve import RULES, Limits, solve
+from lazytrain.schedule.solve import Limits, solve
 from lazytrain.units import GIB
 
 TIE_S = 1e-6
-COMPARED = ("milp", *RULES, "fixed-interval:4")
-COMPARE_COLUMNS = (
-    "method",
-    "status",
-    "gpu",
-    "cpu",
-    "nvme",
-    "recompute",
-    "objective_s",
-    "exposed_s",
-    "simulated_step_s",
-    "note",
-)
 
 
 @dataclass(frozen=True)
@@ -196,32 +182,6 @@ def _case_row(name: str, case: Solved) -> dict[str, str]:
         row["gain_s"] = f"{gain:.6f}"
         row["verdict"] = "equal objective" if abs(gain) <= TIE_S else "ours is better"
     return row
-
-
-def compare_rows(instance: Instance, limits: Limits) -> list[dict[str, str]]:
-    """Return one checked row per method; a method without a schedule says why."""
-    return [_method_row(instance, method, limits) for method in COMPARED]
-
-
-def _method_row(instance: Instance, method: str, limits: Limits) -> dict[str, str]:
-    """Return one method's counts, objective and simulated step."""
-    row = dict.fromkeys(COMPARE_COLUMNS, "")
-    row["method"] = method
-    try:
-        plan = solve(instance, limits, method)
-    except LazyTrainError as error:
-        return row | {"status": "none", "note": str(error)}
-    report = check(plan, instance)
-    report.raise_if_violated()
-    assert plan.prediction is not None
-    counts = {home: str(count) for home, count in report.counts.items()}
-    return row | {
-        **counts,
-        "status": plan.solve.status,
-        "objective_s": f"{report.objective_s:.6f}",
-        "exposed_s": f"{sum(report.exposed_s.values()):.6f}",
-        "simulated_step_s": f"{plan.prediction.step_s:.6f}",
-    }
 
 
 def csv_text(rows: Sequence[Mapping[str, str]]) -> str:

@@ -79,6 +79,7 @@ rule check:
             "schedule.check",
             "schedule.check_execution",
             "schedule.check_order",
+            "schedule.check_transfers",
             "schedule.instance",
             "schedule.plan",
             "schedule.violations",

@@ -7,9 +7,12 @@ model will not see at generation.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from jinja2 import TemplateError
 
 from lazytrain.data.rows import Message, Row
 from lazytrain.data.tokenizer import byte_level_tokenizer, load_tokenizer
@@ -26,6 +29,11 @@ __all__ = [
     "with_template",
 ]
 
+log = logging.getLogger(__name__)
+PROBE: Final = Row(
+    row_id=0, query="Question", response="Answer", original_question="", type=""
+)
+_CHOOSE: Final = "choose template: plain, alpaca or chatml"
 IGNORE: Final = -100  # the label that the loss skips, as in torch and transformers
 
 # Named chat templates, for tokenizers that bring none or another one.
@@ -70,7 +78,8 @@ def with_template(tokenizer: Any, name: str | None) -> Any:
     """Set a named chat template; without a name, keep the tokenizer's or use plain.
 
     Raises:
-        InvalidInput: If no template has that name.
+        InvalidInput: If no template has that name, or the tokenizer's own cannot
+            render a question and its answer.
     """
     if name is not None:
         if name not in TEMPLATES:
@@ -79,8 +88,19 @@ def with_template(tokenizer: Any, name: str | None) -> Any:
             )
         tokenizer.chat_template = TEMPLATES[name]
     elif not tokenizer.chat_template:
+        log.warning("the tokenizer has no chat template: plain is used; see template")
         tokenizer.chat_template = TEMPLATES["plain"]
+    _check_template(tokenizer)
     return tokenizer
+
+
+def _check_template(tokenizer: Any) -> None:
+    """Refuse a template that leaves out what was asked or answered."""
+    text = _render(tokenizer, PROBE.messages, False)
+    lost = [turn.role for turn in PROBE.messages if turn.content not in text]
+    if lost:
+        remedy = f"leaves out what the {lost[0]} says; {_CHOOSE}"
+        raise InvalidInput("chat template", text, remedy)
 
 
 def prompt_text(row: Row, tokenizer: Any) -> str:
@@ -115,17 +135,21 @@ def encode(row: Row, tokenizer: Any) -> Encoded:
 
 def stop_token_ids(tokenizer: Any) -> list[int]:
     """Return the tokens that end an answer: the end token and the template's own."""
-    probe = Row(row_id=0, query="q", response="a", original_question="q", type="")
-    return sorted({tokenizer.eos_token_id, encode(probe, tokenizer).input_ids[-1]})
+    return sorted({tokenizer.eos_token_id, encode(PROBE, tokenizer).input_ids[-1]})
 
 
 def _render(tokenizer: Any, messages: Sequence[Message], for_answer: bool) -> str:
     if not tokenizer.chat_template:
         with_template(tokenizer, None)
     turns = [message.model_dump() for message in messages]
-    text: str = tokenizer.apply_chat_template(
-        turns, tokenize=False, add_generation_prompt=for_answer
-    )
+    try:
+        text: str = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=for_answer
+        )
+    except (TemplateError, TypeError) as error:
+        roles = ", ".join(message.role for message in messages)
+        remedy = f"cannot be rendered ({error}); {_CHOOSE}, or leave such rows out"
+        raise InvalidInput("chat template, turns", roles, remedy) from error
     return text
 
 

@@ -7,7 +7,9 @@ batch would be lost or seen twice.
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator
 from typing import Any, Final
 
 from lazytrain.data.prompts import TEMPLATES
@@ -21,6 +23,12 @@ _REMEDY: Final = (
     "rows would come in another order than the checkpoint's; set back what was saved, "
     "or start anew: another out, or resume: never once the old checkpoints are removed"
 )
+# Written by a library, not said by the model.
+_NOTES: Final = (
+    *("_name_or_path", "architectures", "dtype", "torch_dtype"),
+    *("transformers_version", "use_cache"),
+)
+_CONFIG: Final = "config.json"
 
 
 def course_of(request: RunRequest, tokenizer: Any) -> Course:
@@ -38,7 +46,8 @@ def course_of(request: RunRequest, tokenizer: Any) -> Course:
 
 def _template_name(tokenizer: Any) -> str:
     """Return the name of a tokenizer's chat template, or the start of its hash."""
-    text = tokenizer.chat_template
+    # Rows are rendered with the plain template where a tokenizer has none.
+    text = tokenizer.chat_template or TEMPLATES["plain"]
     for name, template in TEMPLATES.items():
         if text == template:
             return name
@@ -70,3 +79,68 @@ def check_course(request: RunRequest, tokenizer: Any, point: Checkpoint) -> None
     if state.step > request.settings.num_steps:
         remedy = f"the checkpoint is at step {state.step} already"
         raise InvalidInput("num_steps", request.settings.num_steps, remedy)
+
+
+def check_model(config: Any, point: Checkpoint) -> None:
+    """Refuse to go on with a model that computes otherwise than the saved one.
+
+    Weights of the same shapes fit another rotary base or window as well, and would
+    train on as another model.
+
+    Args:
+        config: Hugging Face configuration of the run's model.
+        point: The checkpoint.
+
+    Raises:
+        InvalidInput: Naming each setting that differs, with both values.
+    """
+    path = point.model_folder / _CONFIG
+    if not path.is_file():
+        return
+    now = json.loads(config.to_json_string())
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    names = now.keys() | saved.keys()
+    if now.get("transformers_version") != saved.get("transformers_version"):
+        names = now.keys() & saved.keys()  # a version may write more than another
+    wrong = sorted(n for n in names - {*_NOTES} if now.get(n) != saved.get(n))
+    if wrong:
+        values = "; ".join(f"{now.get(n)}, saved {saved.get(n)}" for n in wrong)
+        remedy = "is another model than the checkpoint's; set it back, or another out"
+        raise InvalidInput(f"model: {', '.join(wrong)}", values, remedy)
+
+
+def changed_settings(saved: str | None, request: RunRequest) -> list[str]:
+    """Return what a request asks otherwise than a saved one, with both values.
+
+    Args:
+        saved: The request of the run that saved the checkpoint, as JSON; None: not
+            there, so nothing is known to differ.
+        request: The request of now.
+    """
+    if saved is None:
+        return []
+    was = _asked(json.loads(saved), request)
+    now = _asked(request.model_dump(mode="json"), request)
+    return [
+        f"{name} = {now.get(name)}, saved {was.get(name)}"
+        for name in dict.fromkeys((*now, *was))
+        if now.get(name) != was.get(name)
+    ]
+
+
+def _asked(document: dict[str, Any], request: RunRequest) -> dict[str, Any]:
+    """Return a request's settings by the names that users give them."""
+    rest = dict(document["config"])
+    settings = rest.pop("accelerators").get(request.row.accelerator, {})
+    purposes = {name: settings.pop(name, {}) for name in ("throughput", "quality")}
+    asked = document["row"] | rest | settings | purposes[request.purpose]
+    return dict(_flat(asked))
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested objects with dotted names."""
+    if not isinstance(value, dict):
+        yield prefix, value
+        return
+    for name, inner in value.items():
+        yield from _flat(inner, f"{prefix}.{name}" if prefix else name)

@@ -14,7 +14,15 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 SEARCH: Final = "search.json"
-RESULTS: Final = ("record.json", "weights", SEARCH)
+RESULTS: Final = (
+    "record.json",
+    "weights",
+    "eval.json",
+    "plan_vs_measured.json",
+    SEARCH,
+)
+# What a run gathers on its way, and goes on with when it is resumed.
+GATHERED: Final = ("initial", "steps.jsonl", "evaluations.jsonl", "predictions")
 _ASIDE: Final = ".previous"
 
 
@@ -29,7 +37,7 @@ def set_aside(out: Path, names: Iterable[str] = RESULTS) -> None:
             log.warning("%s is of an earlier run: now %s", path, aside.name)
 
 
-def discard(out: Path, names: Iterable[str] = RESULTS) -> None:
+def discard(out: Path, names: Iterable[str] = (*RESULTS, *GATHERED)) -> None:
     """Remove what was set aside and is there anew."""
     for name in names:
         if (out / name).exists():

@@ -8,8 +8,10 @@ executor run it as run the paper's rows.
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lazytrain.data.divide import divide
 from lazytrain.data.prompts import with_template
@@ -29,11 +31,23 @@ from lazytrain.train.resume import AUTO, begin, reusable_plan
 from lazytrain.train.run import guarded, leave, train_source
 from lazytrain.train.source import RANDOM, Source, load_source
 
+ROWS: Final = "rows.jsonl"
+SPLIT: Final = "split.json"
+PREPARED: Final = ".prepared."
+
 __all__ = ["SCALE", "FineTune", "fine_tune", "prepare_data"]
 
 
-def prepare_data(settings: FineTune) -> tuple[Path, Path]:
-    """Load, mix, number and split the rows; return the paths of rows and manifest."""
+def prepare_data(settings: FineTune, folder: Path) -> tuple[Path, Path]:
+    """Load, mix, number and split the rows; return the paths of rows and manifest.
+
+    Args:
+        settings: Which data, and how it is divided.
+        folder: Where both are written.
+
+    Raises:
+        InvalidInput: If data cannot be read or divided.
+    """
     loaded = load_mixture(settings.mixture(settings.data))
     test = None
     if settings.test_data:
@@ -45,7 +59,7 @@ def prepare_data(settings: FineTune) -> tuple[Path, Path]:
         test=test,
         test_source=said(settings.test_data),
     )
-    rows, split = settings.out / "rows.jsonl", settings.out / "split.json"
+    rows, split = folder / ROWS, folder / SPLIT
     write_rows(numbered, rows)
     write(manifest, split)
     return rows, split
@@ -87,22 +101,46 @@ def _fine_tune(settings: FineTune, resume: str) -> RunRecord:
     name = settings.model if settings.weights == "random" else None
     weights = RANDOM if name is not None else settings.model
     source = load_source(weights, name)
-    if settings.template is not None:
-        with_template(source.tokenizer, settings.template)
+    with_template(source.tokenizer, settings.template)
     _check_given(settings, accelerator, source)
-    rows, split = prepare_data(settings)
-    request = _request(settings, accelerator, rows, split, resume)
-    if settings.num_epochs is not None:
-        steps = count_steps(request, source.tokenizer, settings.num_epochs)
-        counted = settings.model_copy(update={"num_steps": steps})
-        request = _request(counted, accelerator, rows, split, resume)
     with hold_accelerator(accelerator):
+        request, point = _begun(settings, accelerator, source, resume)
+        return guarded(request, lambda given: _planned_run(given, source, point))
+
+
+def _begun(
+    settings: FineTune, accelerator: str, source: Source, resume: str
+) -> tuple[RunRequest, Checkpoint | None]:
+    """Return the run's request, and the checkpoint that it goes on from.
+
+    Rows and manifest take the place of an earlier run's only once it is known that the
+    run goes on with them: a run that is refused changes nothing.
+    """
+    for left in settings.out.glob(f"{PREPARED}*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=settings.out, prefix=PREPARED) as folder:
+        rows, split = prepare_data(settings, Path(folder))
+        request = _request(settings, accelerator, rows, split, resume)
+        if settings.num_epochs is not None:
+            steps = count_steps(request, source.tokenizer, settings.num_epochs)
+            settings = settings.model_copy(update={"num_steps": steps})
+            request = _request(settings, accelerator, rows, split, resume)
         point = begin(request, source)
-        if request.plan is None:
-            plan = settings.out / "plan.json"
-            _write_plan(request, source, point, plan)
-            request = request.model_copy(update={"plan": plan})
-        return guarded(request, lambda given: train_source(given, source, point))
+        places = {"rows": settings.out / ROWS, "split": settings.out / SPLIT}
+        for name, place in places.items():
+            getattr(request, name).replace(place)
+    return request.model_copy(update=places), point
+
+
+def _planned_run(
+    request: RunRequest, source: Source, point: Checkpoint | None
+) -> RunRecord:
+    """Make the plan that is not given, and train along it."""
+    if request.plan is None:
+        plan = request.out / "plan.json"
+        _write_plan(request, source, point, plan)
+        request = request.model_copy(update={"plan": plan})
+    return train_source(request, source, point)
 
 
 def _check_given(settings: FineTune, accelerator: str, source: Source) -> None:

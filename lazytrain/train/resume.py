@@ -27,7 +27,12 @@ from lazytrain.train.checkpoint import (
     StreamPosition,
     TrainingState,
 )
-from lazytrain.train.course import check_course, course_of
+from lazytrain.train.course import (
+    changed_settings,
+    check_course,
+    check_model,
+    course_of,
+)
 from lazytrain.train.randomness import random_state, set_random_state
 from lazytrain.train.request import Data, RunRequest
 from lazytrain.train.schedule_lr import learning_rate
@@ -39,6 +44,12 @@ FOLDER: Final = "checkpoints"
 PLAN: Final = "plan.json"
 REQUEST: Final = "request.json"
 AUTO, NEVER = "auto", "never"
+# Names that a run's files and folders have, with a dot before, while they are written.
+LEFTOVERS: Final = (
+    *("weights", "initial"),
+    *("rows.jsonl", "split.json", "plan.json", "record.json", "eval.json"),
+    "evaluations.jsonl",
+)
 
 
 # What an engine offers whose training can be saved and continued.
@@ -54,13 +65,16 @@ def begin(request: RunRequest, source: Source) -> Checkpoint | None:
         InvalidInput: If it cannot be gone on from as asked; nothing is moved then.
     """
     point = find(request)
-    root = request.out / FOLDER
+    root, is_own = request.out / FOLDER, False
     if point is not None:
         check_course(request, source.tokenizer, point)
+        check_model(source.config, point)
         is_own = point.folder.resolve().parent == root.resolve()
         if is_own and point.state.step == request.settings.num_steps:
             return point
     earlier.set_aside(request.out)
+    if not is_own:
+        earlier.set_aside(request.out, earlier.GATHERED)
     if request.resume == NEVER:
         earlier.set_aside(request.out, [FOLDER])
     return point
@@ -99,10 +113,13 @@ def find(request: RunRequest) -> Checkpoint | None:
 
 
 def _clear_leftovers(out: Path) -> None:
-    """Remove weights that a killed process had half written."""
-    for name in ("weights", "initial"):
-        for folder in out.glob(f".{name}.*"):
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove what a killed process had half written."""
+    for name in LEFTOVERS:
+        for path in out.glob(f".{name}.*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def planning_sha256(row: RunRow, config: PipelineConfig) -> str:
@@ -265,6 +282,7 @@ class Saver:
             if getattr(saved, name) != getattr(now, name):
                 value = f"{getattr(now, name)}, saved {getattr(saved, name)}"
                 raise InvalidInput(name, value, f"{remedy}; or start in another out")
-        for name in ("learning_rate", "num_steps", "plan_sha256", "config_sha256"):
-            if getattr(saved, name) != getattr(now, name):
-                log.warning("%s is not the saved run's", name)
+        for change in changed_settings(point.document(REQUEST), self.request):
+            log.warning("not as in the saved run: %s", change)
+        if saved.plan_sha256 != now.plan_sha256:
+            log.warning("not as in the saved run: the plan, which computes the same")

@@ -9,17 +9,18 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract, M, first_problem
+from lazytrain.settings_file import read_settings
 
 Dtype = Literal["float32", "bfloat16"]
 Body = Literal["eager", "compile", "liger"]
 Answered = Literal["none", "sample", "full"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class SolverSettings(Contract):
@@ -66,7 +67,7 @@ class OptimizerSettings(Contract):
     eight_bit_fraction: float = Field(default=0.02, ge=0, le=1)
     master: Literal["fp32-split", "bf16", "bf16-stochastic"] = "fp32-split"
     learning_rate: float = Field(default=1e-5, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -218,14 +219,7 @@ def load_yaml(kind: type[M], path: Path) -> M:
     Raises:
         InvalidInput: If the file is missing or breaks the contract.
     """
-    try:
-        return kind.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise InvalidInput("path", str(path), "the file does not exist") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput("path", str(path), f"is not YAML: {error}") from error
-    except ValidationError as error:
-        raise first_problem(error, path, kind.__name__) from error
+    return read_settings(kind, path)
 
 
 def load_runs(path: Path) -> list[RunRow]:

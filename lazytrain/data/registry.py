@@ -71,6 +71,9 @@ def load_mixture(mixture: Mixture) -> LoadedRows:
         InvalidInput: If a data set is unknown, unreadable or without a usable row, or
             a weight is not above zero, or the weights are too far apart.
     """
+    if mixture.train_on_prompt and mixture.mask_history:
+        given = "train_on_prompt, mask_history"
+        raise InvalidInput(given, (True, True), "the one undoes the other; give one")
     if not mixture.names:
         raise InvalidInput("dataset", mixture.dataset, "name at least one data set")
     _check_weights(mixture.weights or {})

@@ -81,7 +81,7 @@ def resolve_accelerator(text: str) -> str:
         raise InvalidInput(
             "accelerator",
             text,
-            f"{_found(gpu)}; use --config accelerator={_automatic(gpu)}, or auto",
+            f"{_found(gpu)}; write {_automatic(gpu)}, or auto",
         )
     cap = cap_bytes(text)
     if cap is not None and gpu is not None and cap > gpu.memory_bytes:

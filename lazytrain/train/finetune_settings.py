@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from lazytrain.config import (
     AcceleratorSettings,
@@ -26,9 +26,12 @@ from lazytrain.config import (
 )
 from lazytrain.data.registry import Mixture
 from lazytrain.records import Contract
+from lazytrain.units import parse_bytes
 
 RANDOM = "random"
 SCALE = "finetune"
+# Keys for which an empty text says that nothing is given.
+MAY_BE_EMPTY: Final = ("out", "template", "plan", "test_data", "scratch")
 Dataset = str | tuple[str, ...] | dict[str, float]
 
 
@@ -100,12 +103,56 @@ class FineTune(Contract):
     optimizer: OptimizerSettings = OptimizerSettings()
     solver: SolverSettings = SolverSettings()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_empty_as_not_given(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {
+            key: value
+            for key, value in values.items()
+            if not (value is None or (value == "" and key in MAY_BE_EMPTY))
+            or key == "data"
+        }
+
+    @field_validator("data", "test_data", mode="before")
+    @classmethod
+    def _names_data(cls, value: Any) -> Any:
+        is_named = isinstance(value, str)
+        if isinstance(value, list | tuple):
+            is_named = all(isinstance(name, str) for name in value)
+        elif isinstance(value, dict):
+            is_named = all(
+                isinstance(name, str) and isinstance(weight, int | float)
+                for name, weight in value.items()
+            )
+        if not is_named:
+            raise ValueError(
+                "write a name, a list of names, or names with weights as numbers"
+            )
+        return value
+
     @model_validator(mode="after")
-    def _has_one_length(self) -> FineTune:
+    def _is_consistent(self) -> FineTune:
         if (self.num_steps is None) == (self.num_epochs is None):
             raise ValueError("give either num_steps or num_epochs")
         if self.pack and self.group_by_length:
             raise ValueError("give either pack or group_by_length")
+        if self.train_on_prompt and self.mask_history:
+            raise ValueError("give either train_on_prompt or mask_history")
+        if "learning_rate" in self.optimizer.model_fields_set:
+            raise ValueError(
+                "optimizer.learning_rate has no use: give learning_rate by itself"
+            )
+        for name, size in {
+            "executor.chunk_bytes": self.executor.chunk_bytes,
+            "budgets.gpu_cap": self.budgets.gpu_cap,
+            "budgets.cpu_activations": self.budgets.cpu_activations,
+            "budgets.nvme_activations": self.budgets.nvme_activations,
+            "budgets.host_capacity": self.budgets.host_capacity,
+        }.items():
+            if size != "auto":
+                parse_bytes(size, name)
         return self
 
     def mixture(self, dataset: Dataset) -> Mixture:

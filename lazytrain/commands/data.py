@@ -111,6 +111,9 @@ def inspect(
     seq_len: Annotated[int, typer.Option(help="longest row in tokens")] = 1024,
     train_on_prompt: Annotated[bool, typer.Option(help="take loss on prompts")] = False,
     mask_history: Annotated[bool, typer.Option(help="last turn's loss only")] = False,
+    allow_truncation: Annotated[
+        bool, typer.Option(help="cut longer rows instead of leaving them out")
+    ] = False,
 ) -> None:
     """Show rendered examples (masked tokens red), lengths, drops and cuts."""
     from lazytrain.data.inspect import inspect_rows
@@ -125,4 +128,10 @@ def inspect(
     )
     loaded = load_mixture(mixture)
     spoken = with_template(load_tokenizer(tokenizer, 2**31), template)
-    inspect_rows(loaded.rows, loaded.skipped, spoken, seq_len)
+    inspect_rows(
+        loaded.rows,
+        loaded.skipped,
+        spoken,
+        seq_len,
+        allow_truncation=allow_truncation,
+    )

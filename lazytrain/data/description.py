@@ -63,7 +63,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        raw = parse_json(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_text(encoding="utf-8-sig"))
     except (BadJson, UnicodeDecodeError) as error:
         raise InvalidInput("dataset_info", str(path), f"is no JSON: {error}") from error
     if not isinstance(raw, dict):

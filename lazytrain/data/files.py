@@ -6,6 +6,7 @@ JSON (a list of objects, or one object holding such a list), JSON lines, Parquet
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 from lazytrain.data.json_text import BadJson, parse_json
 from lazytrain.errors import InvalidInput
 
+log = logging.getLogger(__name__)
 Record = dict[str, Any]
 
 _EXAMPLE_KEYS: Final = (
@@ -24,6 +26,9 @@ _EXAMPLE_KEYS: Final = (
     "instruction",
 )
 SUFFIXES: Final = (".json", ".jsonl", ".parquet", ".arrow")
+# Notes on data sets, which lie beside them.
+_DESCRIPTIONS: Final = ("dataset_info.json", "dataset_infos.json")
+_HELD_OUT: Final = re.compile(r"(^|[-_.])(test|val|valid|validation|dev|eval)([-_.]|$)")
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -45,7 +50,7 @@ def read_records(
         return _folder(path, split)
     if path.is_file():
         return _file(path)
-    if path.suffix in SUFFIXES or not _HUB_ID.fullmatch(source):
+    if path.suffix.lower() in SUFFIXES or not _HUB_ID.fullmatch(source):
         raise InvalidInput("data", source, "there is no such file or folder")
     return _hub(source, split, subset)
 
@@ -57,22 +62,30 @@ def _file(path: Path) -> Iterator[Record]:
         ".parquet": _parquet,
         ".arrow": _arrow,
     }
-    if path.suffix not in readers:
+    suffix = path.suffix.lower()
+    if suffix not in readers:
         known = ", ".join(SUFFIXES)
         raise InvalidInput("data", str(path), f"is no data file; use one of {known}")
     if path.stat().st_size == 0:
         raise InvalidInput("data", str(path), "the file is empty")
-    return readers[path.suffix](path)
+    return readers[suffix](path)
 
 
 def _folder(path: Path, split: str) -> Iterator[Record]:
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         yield from _saved(path, split)
         return
-    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    files = sorted(
+        file
+        for file in path.iterdir()
+        if file.suffix.lower() in SUFFIXES and file.name not in _DESCRIPTIONS
+    )
     if not files:
         known = ", ".join(SUFFIXES)
         raise InvalidInput("data", str(path), f"the folder holds no {known} file")
+    if any(_HELD_OUT.search(file.stem) for file in files) and len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        log.warning("%s: all of its files are read together: %s", path, names)
     for file in files:
         yield from _file(file)
 
@@ -80,7 +93,11 @@ def _folder(path: Path, split: str) -> Iterator[Record]:
 def _saved(path: Path, split: str) -> Iterator[Record]:
     import datasets
 
-    saved = datasets.load_from_disk(str(path))
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        remedy = f"is no whole saved data set ({error}); save it again"
+        raise InvalidInput("data", str(path), remedy) from error
     if isinstance(saved, datasets.DatasetDict):
         if split not in saved:
             remedy = f"has no split {split!r}, only {', '.join(saved)}"
@@ -157,16 +174,22 @@ def _is_record(data: Record) -> bool:
     return any(key in data for key in _EXAMPLE_KEYS)
 
 
+def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
+    """Return what to raise: the file system's own errors stay what they are."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    return InvalidInput("data", str(path), f"is not {kind}: {error}")
+
+
 def _parquet(path: Path) -> Iterator[Record]:
-    import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import ArrowException, parquet
 
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=4096):
                 yield from batch.to_pylist()
-    except pa.ArrowInvalid as error:
-        raise InvalidInput("data", str(path), f"is not Parquet: {error}") from error
+    except (ArrowException, OSError) as error:
+        raise _unreadable(path, "Parquet", error) from error
 
 
 def _arrow(path: Path) -> Iterator[Record]:
@@ -178,7 +201,7 @@ def _arrow(path: Path) -> Iterator[Record]:
             file.seek(0)
             reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
             table = reader.read_all()
-    except pa.ArrowInvalid as error:
-        raise InvalidInput("data", str(path), f"is not Arrow: {error}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, "Arrow", error) from error
     for batch in table.to_batches(max_chunksize=4096):
         yield from batch.to_pylist()

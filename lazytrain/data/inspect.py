@@ -17,6 +17,7 @@ from lazytrain.data.rows import Row
 
 BINS: Final = 12
 BAR_WIDTH: Final = 40
+MOST_SHOWN: Final = 2000  # characters of one stretch of an example
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,22 @@ def inspect_rows(
     tokenizer: Any,
     seq_len: int,
     examples: int = 3,
+    *,
+    allow_truncation: bool = False,
 ) -> Inspection:
     """Print examples, a histogram of lengths and the counts; return the numbers."""
     console = Console(soft_wrap=True, highlight=False)
     for row in rows[:examples]:
         console.print(rendered(encode(row, tokenizer), tokenizer, row.type))
-    result = measure(rows, tokenizer, seq_len)
+    fit = Fit(seq_len, allow_truncation=allow_truncation)
+    result = measure(rows, tokenizer, fit)
     console.print(_histogram(result.lengths))
     console.print(_summary(result, skipped, seq_len))
     return result
 
 
-def measure(rows: Sequence[Row], tokenizer: Any, seq_len: int) -> Inspection:
-    """Tokenise every row and count lengths, drops and cuts at ``seq_len``."""
+def measure(rows: Sequence[Row], tokenizer: Any, fit: Fit) -> Inspection:
+    """Tokenise every row and count lengths, drops and cuts."""
     lengths: list[int] = []
     supervised = 0
     counts: Counter[str] = Counter()
@@ -54,9 +58,9 @@ def measure(rows: Sequence[Row], tokenizer: Any, seq_len: int) -> Inspection:
         encoded = encode(row, tokenizer)
         lengths.append(len(encoded.input_ids))
         supervised += sum(label != IGNORE for label in encoded.labels)
-        _, remark = fit_row(encoded, Fit(seq_len))
+        kept, remark = fit_row(encoded, fit)
         if remark is not None:
-            counts[f"dropped, {remark}"] += 1
+            counts[remark if kept is not None else f"dropped, {remark}"] += 1
     return Inspection(lengths, supervised, dict(sorted(counts.items())))
 
 
@@ -70,6 +74,9 @@ def rendered(row: Encoded, tokenizer: Any, title: str) -> Text:
         while end < len(row.labels) and (row.labels[end] == IGNORE) == masked:
             end += 1
         piece = tokenizer.decode(row.input_ids[start:end])
+        left_out = len(piece) - MOST_SHOWN
+        if left_out > 0:  # a row may be a whole book
+            piece = f"{piece[:MOST_SHOWN]} ... {left_out} characters more"
         text.append(piece, style="dim red" if masked else "green")
         start = end
     return text.append("\n")

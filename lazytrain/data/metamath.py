@@ -17,7 +17,7 @@ from lazytrain.config import SyntheticSettings
 from lazytrain.data.answers import extract_answer
 from lazytrain.data.files import Record, read_records
 from lazytrain.data.rows import Row, content_sha256
-from lazytrain.data.shapes import Shape, Unusable, convert
+from lazytrain.data.shapes import Shape, Unusable, convert, has_tools
 from lazytrain.data.synthetic import generate
 from lazytrain.errors import InvalidInput
 
@@ -70,8 +70,10 @@ def normalise_records(
     skipped: Counter[str] = Counter()
     columns: set[str] = set()
     identities = Identities()
+    num_with_tools = 0
     for record in records:
         columns |= record.keys()
+        num_with_tools += has_tools(record, (shape or Shape()).columns)
         try:
             row = convert(record, shape or Shape(), len(rows))
             identities.check(record.get("id"), row)
@@ -83,8 +85,11 @@ def normalise_records(
         rows.append(row)
     if identities.shared:
         log.warning("%s: %d rows reuse an id, kept", source, identities.shared)
+    if num_with_tools:
+        told = "%s: descriptions of tools, in %d rows, are left out of the prompts"
+        log.warning(told, source, num_with_tools)
     if not rows:
-        raise nothing_usable(source, columns, skipped)
+        raise nothing_usable(source, columns, skipped, needs_answer)
     return LoadedRows(rows, dict(sorted(skipped.items())))
 
 
@@ -116,7 +121,7 @@ class Identities:
 
 
 def nothing_usable(
-    source: str, columns: set[str], skipped: Counter[str]
+    source: str, columns: set[str], skipped: Counter[str], needs_answer: bool
 ) -> InvalidInput:
     """Explain an empty data set: no record at all, wrong fields, or no answers."""
     if not skipped:
@@ -125,13 +130,12 @@ def nothing_usable(
         names = ", ".join(sorted(columns)) or "none"
         found = names.encode(errors="backslashreplace").decode()
         remedy = (
-            "its rows need query and response, question and answer, messages, "
-            f"conversations, or instruction and output; found: {found}"
+            "its rows need query and response, question and answer, prompt and "
+            "completion, instruction and output, or messages or conversations whose "
+            f"turns have role and content, or from and value; found: {found}"
         )
         return InvalidInput("data", source, remedy)
     reasons = ", ".join(f"{reason}: {count}" for reason, count in skipped.items())
-    remedy = (
-        "no row can be used; for exact match a response must end in "
-        f"'The answer is: X' or '#### X' ({reasons})"
-    )
+    marks = "; for exact match a response must end in 'The answer is: X' or '#### X'"
+    remedy = f"no row can be used ({reasons}){marks if needs_answer else ''}"
     return InvalidInput("data", source, remedy)

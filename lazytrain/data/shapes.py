@@ -1,9 +1,10 @@
 """Raw records in the shapes people have, turned into conversations.
 
 Known shapes: ``query``/``response`` (MetaMathQA), ``question``/``answer`` (GSM8K),
-alpaca (``instruction``/``input``/``output``, with ``system`` and ``history``), sharegpt
-(``conversations`` of ``from``/``value``) and OpenAI's ``messages``. Column and tag
-names can be mapped as in LLaMA-Factory's ``dataset_info.json``.
+``prompt``/``completion`` (TRL), alpaca (``instruction``/``input``/``output``, with
+``system`` and ``history``), sharegpt (``conversations`` of ``from``/``value``) and
+OpenAI's ``messages``. Column and tag names can be mapped as in LLaMA-Factory's
+``dataset_info.json``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from lazytrain.data.rows import ASKING, Message, Role, Row
 from lazytrain.records import Contract
 
 Formatting = Literal["auto", "alpaca", "sharegpt", "openai", "query"]
-PAIRS: Final = (("query", "response"), ("question", "answer"))
+PAIRS: Final = (
+    ("query", "response"),
+    ("question", "answer"),
+    *(
+        (asked, answered)
+        for asked in ("query", "question", "prompt")
+        for answered in ("answer", "response", "completion")
+    ),
+)
 
 
 class Columns(Contract):
@@ -139,54 +148,76 @@ def _history(turns: Any) -> list[Message]:
 
 
 def _sharegpt(record: Record, shape: Shape) -> list[Message]:
-    tags = shape.tags
-    roles: dict[str, Role] = {
-        tags.user_tag or "human": "user",
-        tags.assistant_tag or "gpt": "assistant",
-        tags.observation_tag or "observation": "tool",
-        tags.function_tag or "function_call": "assistant",
-        tags.system_tag or "system": "system",
-    }
-    column = shape.columns.messages or "conversations"
-    keys = (tags.role_tag or "from", tags.content_tag or "value")
-    turns = _turns(record, column, keys, roles)
+    return _conversation(record, shape, "conversations")
+
+
+def _openai(record: Record, shape: Shape) -> list[Message]:
+    return _conversation(record, shape, "messages")
+
+
+def _conversation(record: Record, shape: Shape, usual: str) -> list[Message]:
+    """Read a list of turns; a system message of its own column comes before them."""
+    turns = _turns(record, shape.columns.messages or usual, shape.tags)
     if turns and turns[0].role == "system":
         return turns
     return [*_system(record, shape.columns), *turns]
 
 
-def _openai(record: Record, shape: Shape) -> list[Message]:
-    tags = shape.tags
-    roles: dict[str, Role] = {
-        tags.user_tag or "user": "user",
-        tags.assistant_tag or "assistant": "assistant",
-        tags.observation_tag or "tool": "tool",
-        tags.system_tag or "system": "system",
-        "developer": "system",
-    }
-    column = shape.columns.messages or "messages"
-    keys = (tags.role_tag or "role", tags.content_tag or "content")
-    return _turns(record, column, keys, roles)
+def _roles(tags: Tags) -> dict[str, Role]:
+    """Return what names a role: the tag that is mapped, or the usual names."""
+    named: list[tuple[str | None, tuple[str, ...], Role]] = [
+        (tags.user_tag, ("human", "user"), "user"),
+        (tags.assistant_tag, ("gpt", "assistant"), "assistant"),
+        (tags.observation_tag, ("observation", "tool"), "tool"),
+        (tags.function_tag, ("function_call",), "assistant"),
+        (tags.system_tag, ("system", "developer"), "system"),
+    ]
+    usual = {n: role for tag, names, role in named if tag is None for n in names}
+    return usual | {tag: role for tag, _, role in named if tag is not None}
 
 
-def _turns(
-    record: Record, column: str, keys: tuple[str, str], roles: dict[str, Role]
-) -> list[Message]:
+def _keys(turn: dict[str, Any], tags: Tags) -> tuple[str, str]:
+    """Return which keys of a turn hold role and content."""
+    usual = ("from", "value") if "from" in turn else ("role", "content")
+    return (tags.role_tag or usual[0], tags.content_tag or usual[1])
+
+
+def _turns(record: Record, column: str, tags: Tags) -> list[Message]:
     if column not in record:
         raise Unusable("missing field")
     turns = record[column]
     if not isinstance(turns, list) or not turns:
         raise Unusable("empty messages")
-    messages = []
-    for turn in turns:
-        if not isinstance(turn, dict) or not set(keys) <= turn.keys():
-            raise Unusable("missing field")
-        said = turn[keys[0]]
-        role = roles.get(said) if isinstance(said, str) else None
-        if role is None:
-            raise Unusable("wrong roles")
-        messages.append(Message(role=role, content=_text(turn[keys[1]])))
-    return messages
+    roles = _roles(tags)
+    return [_message(turn, tags, roles) for turn in turns]
+
+
+def _message(turn: Any, tags: Tags, roles: dict[str, Role]) -> Message:
+    """Read one turn.
+
+    Raises:
+        Unusable: If it lacks role or content, or holds what would be lost: calls of
+            tools beside the text, or OpenAI's wish that no loss is taken over it.
+    """
+    if not isinstance(turn, dict):
+        raise Unusable("missing field")
+    if turn.get("tool_calls") or turn.get("function_call"):
+        raise Unusable("tool calls are not rendered")
+    if turn.get("weight") == 0:
+        raise Unusable("weight 0 is not kept")
+    keys = _keys(turn, tags)
+    if not set(keys) <= turn.keys():
+        raise Unusable("missing field")
+    said = turn[keys[0]]
+    role = roles.get(said) if isinstance(said, str) else None
+    if role is None:
+        raise Unusable("wrong roles")
+    return Message(role=role, content=_text(turn[keys[1]]))
+
+
+def has_tools(record: Record, columns: Columns) -> bool:
+    """Say whether a record describes tools, which no template here is given."""
+    return bool(record.get(columns.tools or "tools"))
 
 
 _READERS: Final = {

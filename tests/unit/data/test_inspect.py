@@ -1,6 +1,7 @@
 """Masked and supervised tokens are told apart by colour."""
 
-from lazytrain.data.inspect import measure, rendered
+from lazytrain.data.batches import Fit
+from lazytrain.data.inspect import MOST_SHOWN, measure, rendered
 from lazytrain.data.prompts import encode, load_tokenizer
 from lazytrain.data.rows import Message, Row
 
@@ -31,7 +32,18 @@ def test_colours_follow_the_labels():
 
 def test_lengths_and_drops_are_counted():
     rows = [ROW, ROW.model_copy(update={"response": "y" * 80})]
-    found = measure(rows, TOKENIZER, 64)
+    found = measure(rows, TOKENIZER, Fit(64))
     assert found.lengths == [len(encode(row, TOKENIZER).input_ids) for row in rows]
     assert found.supervised == (2 + 1 + 3 + 1) + (2 + 1 + 80 + 1)
     assert found.counts == {"dropped, answer too long": 1}
+    cut = measure(rows, TOKENIZER, Fit(64, allow_truncation=True))
+    assert cut.counts == {"truncated": 1}
+
+
+def test_a_very_long_row_is_shown_in_part():
+    row = ROW.model_copy(update={"response": "y" * 1_000_000})
+    text = rendered(encode(row, TOKENIZER), TOKENIZER, "t").plain
+    assert len(text) < 2 * MOST_SHOWN
+    # The end mark is a part of the stretch.
+    left_out = 1_000_000 + len("<|end|>") - MOST_SHOWN
+    assert f"{left_out} characters more" in text

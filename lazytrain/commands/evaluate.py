@@ -36,7 +36,10 @@ def evaluate(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="instead of a split: any file with questions and answers"),
+        typer.Option(
+            help="instead of a split: any file of questions and answers that end in "
+            "'#### X' or 'The answer is: X'"
+        ),
     ] = None,
     record: Annotated[
         Path | None, typer.Option(help="the run's record; default: beside the weights")
@@ -83,6 +86,7 @@ def evaluate(
         before=before,
         initial_weights=initial_weights,
         stream=stream.value,
+        out=out,
     )
     result = run_evaluation(request)
     write(result, out)

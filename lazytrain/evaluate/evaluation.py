@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from lazytrain.evaluate.generate import generate
 from lazytrain.evaluated import EvalRecord, Prediction
 from lazytrain.records import Provenance, RunRecord, SplitManifest, read, sha256_text
 
+log = logging.getLogger(__name__)
 MARGIN_TOKENS = 16  # what an answer may be longer than the longest training answer
 
 
@@ -75,7 +77,11 @@ def split_test_set(
 
 def file_test_set(source: str, limit: int = 0, seed: int = 0) -> TestSet:
     """Return the rows of any file with questions and answers as a test set."""
-    rows = load_rows(source).rows
+    loaded = load_rows(source)
+    rows = loaded.rows
+    if loaded.skipped:
+        reasons = ", ".join(f"{why}: {count}" for why, count in loaded.skipped.items())
+        log.warning("%s: rows that are not asked: %s", source, reasons)
     return TestSet(sample(rows, limit, seed), [], len(rows), rows_sha256(rows))
 
 

@@ -45,15 +45,24 @@ def load_model(folder: Path, device: torch.device, stream: Stream = "auto") -> A
     Raises:
         InvalidInput: If the folder holds no causal language model.
     """
+    check_is_model(folder)
     if is_gguf(folder):
         return _gguf_model(folder, device, stream)
-    if not (folder / "config.json").is_file():
-        raise InvalidInput("weights", str(folder), _no_model(folder))
     is_large = stream == "auto" and not fits(folder_bytes(folder), device)
     if is_large or stream == "always":
         log.warning("%s: layers stream through %s", folder, device)
         return streamed_folder(folder, device)
     return _whole(folder).to(device)
+
+
+def check_is_model(path: Path) -> None:
+    """Refuse a path that is neither a model's folder nor a GGUF file.
+
+    Raises:
+        InvalidInput: Saying what it is instead.
+    """
+    if not (is_gguf(path) or (path / "config.json").is_file()):
+        raise InvalidInput("weights", str(path), _no_model(path))
 
 
 def _no_model(folder: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lazytrain.config import PipelineConfig, load_yaml
-from lazytrain.data.prompts import load_tokenizer
+from lazytrain.data.prompts import load_tokenizer, with_template
 from lazytrain.errors import InvalidInput
 from lazytrain.evaluate.evaluation import (
     Subject,
@@ -24,13 +24,14 @@ from lazytrain.evaluate.evaluation import (
 )
 from lazytrain.evaluate.initial import (
     Stream,
+    check_is_model,
     device_for,
     initial_model,
     load_model,
 )
 from lazytrain.evaluated import EvalRecord, Prediction
 from lazytrain.provenance import collect
-from lazytrain.records import RunRecord, read, sha256_file
+from lazytrain.records import RunRecord, make_folder, read, sha256_file
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Request:
     before: bool = True
     initial_weights: Path | None = None
     stream: Stream = "auto"
+    out: Path | None = None
 
 
 def run_evaluation(request: Request) -> EvalRecord:
@@ -59,6 +61,7 @@ def run_evaluation(request: Request) -> EvalRecord:
     Raises:
         InvalidInput: If weights, split, rows or record cannot be used.
     """
+    _check(request)
     run, record_path = _record(request)
     subject = Subject.of(run, request.weights)
     test = _test_set(request, subject)
@@ -69,6 +72,7 @@ def run_evaluation(request: Request) -> EvalRecord:
     device = device_for(subject.accelerator)
     model = load_model(request.weights, device, request.stream)
     tokenizer = load_tokenizer(str(request.weights), model.config.vocab_size)
+    with_template(tokenizer, None)
     budget = request.max_new_tokens or answer_budget(test, tokenizer)
 
     def answers(title: str, which: Any) -> list[Prediction]:
@@ -86,6 +90,24 @@ def run_evaluation(request: Request) -> EvalRecord:
             before = answers("before training", start_from(model, device))
     provenance = collect(subject.accelerator, _made_from(request, record_path))
     return evaluation_record(test, after, before, subject, budget, provenance)
+
+
+def _check(request: Request) -> None:
+    """Refuse what would fail only once answers are there, and then cost them.
+
+    Raises:
+        InvalidInput: If the result cannot be written, or the options contradict.
+    """
+    out = request.out
+    if out is not None:
+        if out.is_dir():
+            raise InvalidInput("out", str(out), "is a folder; name a file in it")
+        make_folder(out.parent, "out")
+    if request.data is not None and request.split is not None:
+        given = (request.data, str(request.split))
+        raise InvalidInput("data, split", given, "give one of the two")
+    if request.before and request.initial_weights is not None:
+        check_is_model(request.initial_weights)
 
 
 def _record(request: Request) -> tuple[RunRecord | None, Path | None]:

@@ -1,0 +1,80 @@
+"""What would cost all answers is refused before the first one is asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from typer.testing import CliRunner
+
+from lazytrain.commands.evaluate import app
+from lazytrain.errors import InvalidInput
+from lazytrain.evaluate import run as run_module
+from lazytrain.evaluate.evaluation import file_test_set
+
+GOOD = {"query": "1 + 1?", "answer": "#### 2"}
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Run the command with some options; the model is never reached."""
+    (tmp_path / "test.jsonl").write_text(json.dumps(GOOD))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+
+    def reached(*_arguments):
+        pytest.fail("the model was loaded")
+
+    monkeypatch.setattr(run_module, "load_model", reached)
+
+    def ask(**options):
+        given = {"weights": tmp_path / "model", "out": tmp_path / "eval.json"}
+        given |= {"data": tmp_path / "test.jsonl"} | options
+        words = [str(w) for n, v in given.items() for w in (f"--{n}", v)]
+        return CliRunner().invoke(app, ["evaluate", *words]).exception
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out": "/proc/nothing/eval.json"}, "^out = .*give another"),
+        ({"out": "/dev/null/eval.json"}, "^out = .*is no folder"),
+        ({"out": "/tmp"}, "^out = '/tmp': is a folder; name a file"),
+        ({"split": "split.json"}, "^data, split = .*one of the two"),
+        ({"initial-weights": "/nothing"}, "^weights = '/nothing': there is no such"),
+    ],
+)
+def test_it_is_refused_at_once(asked, options, message):
+    error = asked(**options)
+    assert isinstance(error, InvalidInput)
+    with pytest.raises(InvalidInput, match=message):
+        raise error
+
+
+def test_a_folder_that_holds_no_model_says_what_it_is(tmp_path):
+    from lazytrain.evaluate.initial import check_is_model
+
+    for name, inside, message in (
+        ("run", "weights/config.json", "is a run; give its weights, .*weights"),
+        ("checkpoint", "manifest.json", "lazytrain export"),
+        ("unfinished", "checkpoints/x", "lazytrain export"),
+        ("other", "x", r"holds no config\.json"),
+    ):
+        path = tmp_path / name / inside
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+        with pytest.raises(InvalidInput, match=message):
+            check_is_model(tmp_path / name)
+
+
+def test_rows_that_are_not_asked_are_told(tmp_path, caplog):
+    path = tmp_path / "test.jsonl"
+    rows = [GOOD, {"query": "2?", "answer": "2"}, {"query": "3?"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with caplog.at_level(logging.WARNING):
+        test = file_test_set(str(path))
+    assert (len(test.rows), test.num_all) == (1, 1)
+    assert "not asked: missing field: 1, no answer: 1" in caplog.text

@@ -7,6 +7,7 @@ executor run it as run the paper's rows.
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ from lazytrain.train.resume import AUTO, begin, reusable_plan
 from lazytrain.train.run import guarded, leave, train_source
 from lazytrain.train.source import RANDOM, Source, load_source
 
+log = logging.getLogger(__name__)
 ROWS: Final = "rows.jsonl"
 SPLIT: Final = "split.json"
 PREPARED: Final = ".prepared."
@@ -103,9 +105,20 @@ def _fine_tune(settings: FineTune, resume: str) -> RunRecord:
     source = load_source(weights, name)
     with_template(source.tokenizer, settings.template)
     _check_given(settings, accelerator, source)
+    _tell(settings, source)
     with hold_accelerator(accelerator):
         request, point = _begun(settings, accelerator, source, resume)
         return guarded(request, lambda given: _planned_run(given, source, point))
+
+
+def _tell(settings: FineTune, source: Source) -> None:
+    """Say what a user may not expect of a run, before it takes hours."""
+    longest = getattr(source.config, "max_position_embeddings", None)
+    if longest is not None and settings.seq_len > longest:
+        told = "seq_len = %d is over the model's max_position_embeddings = %d"
+        log.warning(told, settings.seq_len, longest)
+    if settings.save_every == 0:
+        log.warning("save_every = 0: a run that is cut short begins anew")
 
 
 def _begun(

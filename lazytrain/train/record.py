@@ -32,6 +32,7 @@ def results_of(
     timed = outcome.timed
     if data.train.counts:
         log.warning("rows dropped or cut: %s", data.train.counts)
+    _tell_skipped(outcome)
     found: dict[str, Any] = {
         "status": "ok",
         "num_parameters": engine.num_parameters,
@@ -72,6 +73,22 @@ def results_of(
             "solve_gap": plan.solve.gap,
         }
     return found
+
+
+def _tell_skipped(outcome: Outcome) -> None:
+    """Say how many steps changed nothing, and why: a loss of 0.0 looks like success."""
+    skipped = [step for step in outcome.steps if step.skipped]
+    empty = sum(step.supervised_tokens == 0 for step in skipped)
+    num_steps = len(outcome.steps)
+    if empty:
+        log.warning("%d of %d steps had no label and changed nothing", empty, num_steps)
+    if len(skipped) > empty:
+        log.warning(
+            "%d of %d steps changed nothing: loss or gradient was not finite; lower "
+            "learning_rate, and look at weights and data",
+            len(skipped) - empty,
+            num_steps,
+        )
 
 
 def exposed_of(breakdown_s: Mapping[str, float]) -> dict[str, float]:

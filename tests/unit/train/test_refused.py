@@ -104,6 +104,25 @@ def test_a_tokenizer_without_a_template_is_told_and_can_be_resumed(again, caplog
     assert "no chat template: plain is used" in caplog.text
 
 
+def test_what_a_run_cannot_do_is_told_before_it_begins(trained, tmp_path, caplog):
+    train(trained, tmp_path / "run", save_every=0, num_steps=1, seq_len=128)
+    assert "save_every = 0: a run that is cut short begins anew" in caplog.text
+    assert "max_position_embeddings" not in caplog.text
+    shutil.copytree(trained / "model", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text()) | {"max_position_embeddings": 64}
+    path.write_text(json.dumps(config))
+    train(tmp_path, tmp_path / "run", num_steps=1)
+    told = "seq_len = 128 is over the model's max_position_embeddings = 64"
+    assert told in caplog.text
+
+
+def test_a_run_that_diverged_says_so(trained, tmp_path, caplog):
+    result = train(trained, tmp_path / "run", learning_rate=1e30, num_steps=3)
+    assert result.exit_code == 0, repr(result.exception)
+    assert "2 of 3 steps changed nothing: loss or gradient was not" in caplog.text
+
+
 def test_what_was_changed_is_named_with_both_values(again, caplog):
     again(num_steps=3, learning_rate=2e-3, optimizer={"threads": 1, "eps": 1e-7})
     changes = "".join(m for m in caplog.messages if "not as in the saved run" in m)

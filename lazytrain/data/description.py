@@ -90,7 +90,12 @@ def described(name: str, entry: Any, path: Path) -> DatasetInfo:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join([name, *map(str, first["loc"])])
-        remedy = f"{first['msg']} (in {path})"
+        said = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            said = "is no key that is known here; correct it, or take it out"
+        elif first["type"] == "model_type":
+            said = "must be an object with file_name or hf_hub_url"
+        remedy = f"{said} (in {path})"
         raise InvalidInput(field, first.get("input"), remedy) from error
 
 

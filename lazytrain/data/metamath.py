@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -89,7 +89,9 @@ def normalise_records(
         told = "%s: descriptions of tools, in %d rows, are left out of the prompts"
         log.warning(told, source, num_with_tools)
     if not rows:
-        raise nothing_usable(source, columns, skipped, needs_answer)
+        mapped = (shape or Shape()).columns.model_dump(exclude_none=True)
+        absent = {name: said for name, said in mapped.items() if said not in columns}
+        raise nothing_usable(source, columns, skipped, needs_answer, absent)
     return LoadedRows(rows, dict(sorted(skipped.items())))
 
 
@@ -121,14 +123,30 @@ class Identities:
 
 
 def nothing_usable(
-    source: str, columns: set[str], skipped: Counter[str], needs_answer: bool
+    source: str,
+    columns: set[str],
+    skipped: Counter[str],
+    needs_answer: bool,
+    absent: Mapping[str, str],
 ) -> InvalidInput:
-    """Explain an empty data set: no record at all, wrong fields, or no answers."""
+    """Explain an empty data set: no record at all, wrong fields, or no answers.
+
+    Args:
+        source: Its name.
+        columns: Those that its records have.
+        skipped: Records by the reason that they are not used.
+        needs_answer: Whether responses without a marked answer are among those.
+        absent: Columns that the description maps to and no record has.
+    """
     if not skipped:
         return InvalidInput("data", source, "the data set is empty")
     if set(skipped) == {"missing field"}:
         names = ", ".join(sorted(columns)) or "none"
         found = names.encode(errors="backslashreplace").decode()
+        if absent:
+            said = ", ".join(f"{name}: {column}" for name, column in absent.items())
+            remedy = f"its description maps {said}, and no row has that; found: {found}"
+            return InvalidInput("data", source, remedy)
         remedy = (
             "its rows need query and response, question and answer, prompt and "
             "completion, instruction and output, or messages or conversations whose "

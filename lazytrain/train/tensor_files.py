@@ -90,6 +90,14 @@ def write_tensors(path: Path, tensors: Mapping[str, AnyTensor]) -> FileSum:
     Raises:
         OSError: If the file cannot be written whole.
     """
+    try:
+        return _written(path, tensors)
+    except OSError as error:
+        error.filename = str(path)  # a full disk names no file by itself
+        raise
+
+
+def _written(path: Path, tensors: Mapping[str, AnyTensor]) -> FileSum:
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:

@@ -134,3 +134,22 @@ def test_a_saved_data_set_that_is_not_whole_is_named(tmp_path, fault):
         (tmp_path / "state.json").write_text("{")
     with pytest.raises(InvalidInput, match="is no whole saved data set"):
         list(read_records(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"columns": {"prompt": "nope"}}, "maps prompt: nope, and no row has that"),
+        ({"formating": "alpaca"}, "mine.formating = 'alpaca': is no key"),
+        ({"tags": {"tool_calls_tag": "x"}}, "mine.tags.tool_calls_tag = .*is no key"),
+        ({"hf_hub_url": "a/b"}, "mine = .*: give either file_name or hf_hub_url"),
+        ("a.jsonl", "mine = 'a.jsonl': must be an object with file_name"),
+    ],
+)
+def test_a_wrong_description_is_named_by_its_key(tmp_path, entry, message):
+    (tmp_path / "a.jsonl").write_text('{"instruction": "q", "output": "a"}\n')
+    if isinstance(entry, dict):
+        entry = {"file_name": "a.jsonl"} | entry
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": entry}))
+    with pytest.raises(InvalidInput, match=message):
+        load_mixture(Mixture(dataset="mine", dataset_dir=str(tmp_path)))

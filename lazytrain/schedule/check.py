@@ -71,6 +71,7 @@ def check(plan: Plan, instance: Instance) -> Report:
         recompute = _recompute(plan, instance)
         objective = recompute + _lambdas(plan, instance) + sum(exposed.values())
         violations += [*_budgets(used, instance), *_path(plan, instance)]
+        violations += [*_fixed(plan, instance)]
         violations += [
             *check_transfers.transfers(plan, instance),
             *check_transfers.coupling(plan, instance),
@@ -160,21 +161,28 @@ def _budgets(used: dict[str, int], instance: Instance) -> Iterator[Violation]:
 
 
 def _path(plan: Plan, instance: Instance) -> Iterator[Violation]:
-    """Blocks join kept boundaries, none too long; fixed choices are kept."""
+    """Blocks join kept boundaries, none too long, each replayed layer by layer."""
     kept = [i for i, b in enumerate(plan.boundaries) if b.home != Home.RECOMPUTE]
     if [(b.start, b.end) for b in plan.blocks] != list(pairwise(kept)):
         yield Violation(kind="path", detail="blocks do not join the kept boundaries")
     for block in plan.blocks:
+        if block.mode != "replay":
+            detail = f"block ({block.start}, {block.end}) is {block.mode}: nothing"
+            yield Violation(kind="path", detail=f"{detail} counts its graphs")
         if instance.max_block and block.end - block.start > instance.max_block:
             detail = f"block ({block.start}, {block.end}) exceeds {instance.max_block}"
             yield Violation(kind="max_block", detail=detail)
+
+
+def _fixed(plan: Plan, instance: Instance) -> Iterator[Violation]:
+    """Fixed choices are kept."""
     if instance.fixed.gpu is not None:
         there = {i for i, b in enumerate(plan.boundaries) if b.home == Home.GPU}
         moved = sorted(there ^ set(instance.fixed.gpu))
         if moved:
             detail = f"boundaries {moved} differ from the fixed GPU set"
             yield Violation(kind="fixed", detail=detail)
-    path = set(pairwise(kept))
+    path = {(block.start, block.end) for block in plan.blocks}
     for edge in instance.fixed.edges or ():
         if tuple(edge) not in path:
             yield Violation(kind="fixed", detail=f"fixed edge {edge} is not taken")

@@ -35,6 +35,10 @@ def execution(plan: Plan, instance: Instance) -> Iterator[Violation]:
         given, wanted = getattr(plan, name), getattr(run, name)
         if given != wanted:
             yield Violation(kind="execution", detail=f"{name} {given}, not {wanted}")
+    for template in plan.templates:
+        if template.body != run.body:
+            detail = f"body of {template.layer_type} is {template.body}, not {run.body}"
+            yield Violation(kind="execution", detail=detail)
     yield from _parts(plan, instance, run)
 
 
@@ -73,4 +77,12 @@ def _held(
     on_disk = spec.name in run.state_on_nvme
     yield "state's home", state.home, "nvme" if on_disk else "cpu"
     yield "state", state.format, STATES.get(run.optimizer, "fp32")
+    yield "8-bit share", state.eight_bit_fraction, _eight_bit_share(run)
     yield "master", state.master, run.master
+    yield "optimizer", part.optimizer, "cpu"
+
+
+def _eight_bit_share(run: Execution) -> float:
+    """Return the share of 8-bit state that the host's bytes are counted with."""
+    shares = {"hybrid_adamw_8bit": run.eight_bit_fraction, "cpu_adamw_8bit": 1.0}
+    return shares.get(run.optimizer, 0.0)

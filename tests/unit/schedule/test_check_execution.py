@@ -48,6 +48,43 @@ def test_missing_and_doubled_parts_are_refused(sound):
     assert faults(sound, update_order=plan.update_order[:1] * 2) == {"parts"}
 
 
+def test_parts_in_another_place_are_refused(sound):
+    _, plan = sound
+    first, second, *rest = plan.parts
+    assert "parts" in faults(sound, parts=(second, first, *rest))
+    other = second.model_copy(update={"name": "layer.99"})
+    parts = (first, other, *rest)
+    names = tuple(part.name for part in parts)
+    assert faults(sound, parts=parts, update_order=names) == {"parts"}
+
+
+def test_another_body_is_refused(sound):
+    _, plan = sound
+    other = plan.templates[0].model_copy(update={"body": "liger"})
+    assert faults(sound, templates=(other, *plan.templates[1:])) == {"execution"}
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_the_ends_gradients_are_drained_at_once(
+    hardware, layers, make_row, make_config, index
+):
+    """Even where the layers' wait in HBM: no third buffer is counted for the ends."""
+    config = make_config("64MiB")
+    settings = config.accelerators["cpu"]
+    executor = settings.executor.model_copy(update={"gradient_drain": "as-consumed"})
+    changed = {"cpu": settings.model_copy(update={"executor": executor})}
+    config = config.model_copy(update={"accelerators": changed})
+    instance = derive_instance(hardware, layers, make_row(), config)
+    plan = solve(instance)
+    drains = {part.kind: part.gradient.drain for part in plan.parts}
+    assert drains == {"embedding": "whole", "layer": "as-consumed", "head": "whole"}
+    assert check(plan, instance).violations == ()
+    parts = list(plan.parts)
+    gradient = parts[index].gradient.model_copy(update={"drain": "as-consumed"})
+    parts[index] = parts[index].model_copy(update={"gradient": gradient})
+    assert faults((instance, plan), parts=tuple(parts)) == {"parts"}
+
+
 @pytest.mark.parametrize(
     ("where", "changes"),
     [
@@ -55,6 +92,10 @@ def test_missing_and_doubled_parts_are_refused(sound):
         ("", {"weights": "resident"}),
         ("", {"num_parameters": 1}),
         ("", {"weight_bytes": 1}),
+        ("", {"kind": "head"}),
+        ("", {"layer_type": "other"}),
+        ("", {"tied_to": "embedding"}),
+        ("", {"optimizer": "gpu"}),
         ("gradient", {"drain": "as-consumed"}),
         ("gradient", {"home": "gpu"}),
         ("gradient", {"home": "cpu"}),
@@ -62,6 +103,7 @@ def test_missing_and_doubled_parts_are_refused(sound):
         ("optimizer_state", {"home": "nvme"}),
         ("optimizer_state", {"format": "8bit"}),
         ("optimizer_state", {"master": "bf16"}),
+        ("optimizer_state", {"eight_bit_fraction": 0.9}),
     ],
 )
 def test_a_part_held_in_another_way_is_refused(sound, where, changes):

@@ -4,7 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-import pandas as pd
 from pydantic import ValidationError
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
@@ -16,6 +15,7 @@ from lazytrain.fingerprint import fingerprint
 from lazytrain.profile import accelerator as machine
 from lazytrain.records import RunRecord, write, write_text
 from lazytrain.report.recorded import read_runs, unlisted
+from lazytrain.schedule.execution import micro_batch
 from lazytrain.train.availability import load_sheet, missing_input, why_not
 
 # Larger than any node: Snakemake scales it down to --cores, so a measured job is alone.
@@ -233,9 +233,14 @@ def profile_files() -> list[str]:
     return [f"results/profile/{ACCELERATOR}/hardware.json"]
 
 
+def systems_here() -> list[str]:
+    """Return the systems that the chosen sheet id has rows of."""
+    return sorted({row.system for row in SHEET if row.accelerator == ACCELERATOR})
+
+
 def missing_systems() -> list[str]:
     """Say which systems cannot run here, why, and what helps."""
-    reasons = {name: why_not(name, ACCELERATOR) for name in sorted(set(RUNS["system"]))}
+    reasons = {name: why_not(name, ACCELERATOR) for name in systems_here()}
     return [f"{name}: not_run, {why}" for name, why in reasons.items() if why]
 
 
@@ -275,12 +280,7 @@ def require_machine() -> None:
 def row_of(wildcards) -> str:
     """Return the sheet's row of a run: a changed row re-runs that run."""
     row = find_run(SHEET, wildcards.accelerator, wildcards.scale, wildcards.system)
-    return row.model_dump_json(include={"model", "batch", "seq_len"})
-
-
-def model_of(wildcards) -> str:
-    """Return the model that stands behind a scale on an accelerator."""
-    return RUNS.query("scale == @wildcards.scale")["model"].iloc[0]
+    return row.model_dump_json(include={"model", "stands_for", "batch", "seq_len"})
 
 
 def plan_of(wildcards) -> list[str]:
@@ -320,10 +320,46 @@ def settings_of(*names: str) -> str:
     return json.dumps(chosen, sort_keys=True)
 
 
-def purpose_of(purpose: str) -> str:
-    """Return the executor's settings and those of one purpose of run."""
-    settings = config["accelerators"][ACCELERATOR]
-    return json.dumps({name: settings[name] for name in ("executor", purpose)})
+def accelerator_settings(*names: str):
+    """Return a param: parts of the settings of a rule's own sheet id, and no other's."""
+
+    def chosen(wildcards) -> str:
+        settings = config["accelerators"][wildcards.accelerator]
+        return json.dumps({name: settings[name] for name in names}, sort_keys=True)
+
+    return chosen
+
+
+def planned_settings() -> str:
+    """Return what a prediction uses of every sheet id's settings."""
+    used = ("executor", "budgets")
+    chosen = {
+        name: {part: settings[part] for part in used}
+        for name, settings in config["accelerators"].items()
+    }
+    return json.dumps(chosen, sort_keys=True)
+
+
+def machine_settings(wildcards) -> str:
+    """Return what the profile of a machine is measured with."""
+    settings = SETTINGS.accelerators[wildcards.accelerator]
+    names = ("master", "eight_bit_fraction", "threads")
+    used = {name: getattr(SETTINGS.optimizer, name) for name in names}
+    used |= {"dtype": settings.executor.dtype, "gpu_cap": settings.budgets.gpu_cap}
+    return json.dumps(used, sort_keys=True)
+
+
+def bench_of(wildcards) -> str:
+    """Return what the layers of a scale are measured with."""
+    place = (wildcards.accelerator, wildcards.scale)
+    rows = [row for row in SHEET if (row.accelerator, row.scale) == place]
+    executor = SETTINGS.accelerators[wildcards.accelerator].executor
+    batch = max(row.batch for row in rows)
+    tokens = micro_batch(batch, rows[0].seq_len, executor.micro_batch_tokens)
+    names = ("dtype", "body", "loss_chunk_tokens")
+    used = {name: getattr(executor, name) for name in names}
+    used |= {"model": rows[0].model, "seq_len": rows[0].seq_len, "micro_batch": tokens}
+    return json.dumps(used, sort_keys=True)
 
 
 SETTINGS = load_settings()
@@ -334,7 +370,6 @@ require_records()
 ACCELERATOR = choose_accelerator()
 COUNTS = count_remakings()
 ACCELERATORS = ",".join(shown_accelerators())
-RUNS = pd.DataFrame(row.model_dump() for row in SHEET if row.accelerator == ACCELERATOR)
 
 announce()
 

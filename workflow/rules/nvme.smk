@@ -24,7 +24,8 @@ rule nvme_instance:
     params:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("schedule", "systems"),
-        settings=settings_of("accelerators", "optimizer", "solver"),
+        settings=settings_of("optimizer", "solver"),
+        machine=accelerator_settings("executor", "budgets"),
         scale=nvme_scale,
     shell:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"

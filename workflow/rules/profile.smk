@@ -19,6 +19,7 @@ rule profile_hardware:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("profile", "optim"),
         settings=settings_of("scratch"),
+        machine=machine_settings,
     shell:
         "lazytrain profile hardware --config {params.config}"
         " --accelerator {wildcards.accelerator} --out {output.profile} 2> {log}"
@@ -45,7 +46,7 @@ rule profile_layers:
     params:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("profile", "models", "executor"),
-        model=model_of,
+        bench=bench_of,
     shell:
         "lazytrain profile layers --config {params.config}"
         " --accelerator {wildcards.accelerator} --scale {wildcards.scale}"

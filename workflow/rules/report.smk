@@ -54,7 +54,8 @@ rule predict:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("report", "schedule", "profile.targets", "systems"),
         sheet=lookup("runs", within=config),
-        settings=settings_of("accelerators", "optimizer"),
+        settings=settings_of("optimizer"),
+        machines=planned_settings(),
         profiles=profile_options,
     shell:
         "lazytrain predict --config {params.config} {params.profiles}"

@@ -22,7 +22,8 @@ rule derive_instance:
         config=EFFECTIVE_CONFIG,
         code=fingerprint("schedule", "systems"),
         row=row_of,
-        settings=settings_of("accelerators", "optimizer", "solver"),
+        settings=settings_of("optimizer", "solver"),
+        machine=accelerator_settings("executor", "budgets"),
     shell:
         "lazytrain instance --config {params.config} --hardware {input.hardware}"
         " --layers {input.layers} --accelerator {wildcards.accelerator}"

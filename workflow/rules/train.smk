@@ -30,7 +30,7 @@ rule train:
         ),
         row=row_of,
         settings=settings_of("optimizer", "nvme", "weights", "allow_truncation"),
-        purpose=purpose_of("throughput"),
+        purpose=accelerator_settings("executor", "budgets", "throughput"),
         plan=plan_option,
         folder=subpath(output.record, parent=True),
     shell:
@@ -70,7 +70,7 @@ rule train_quality:
         ),
         row=row_of,
         settings=settings_of("optimizer", "nvme", "weights", "allow_truncation"),
-        purpose=purpose_of("quality"),
+        purpose=accelerator_settings("executor", "budgets", "quality"),
         plan=plan_option,
         folder=subpath(output.record, parent=True),
     shell:

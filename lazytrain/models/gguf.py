@@ -8,6 +8,7 @@ in the order of another rotary convention and are put back.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,11 @@ _INNER: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# What readers raise where a header says what the file does not hold.
+_DAMAGE: Final = (
+    *(OSError, ValueError, IndexError, KeyError, TypeError),
+    *(OverflowError, MemoryError, struct.error),
+)
 # What inference engines precompute; a Hugging Face model has no such weight.
 _DERIVED: Final = ("rope_freqs",)
 
@@ -98,14 +104,22 @@ class GgufFile(Mapping[str, Tensor]):
         return int(field.contents())
 
     def __getitem__(self, name: str) -> Tensor:
-        """Unpack one tensor, float32."""
+        """Unpack one tensor, float32.
+
+        Raises:
+            InvalidInput: If it is packed in a way that cannot be undone here.
+        """
         from gguf import dequantize
 
         if self._last is not None and self._last[0] == name:
             return self._last[1]
         stored = self._tensors[name]
         self._last = None
-        unpacked = dequantize(stored.data, stored.tensor_type)
+        try:
+            unpacked = dequantize(stored.data, stored.tensor_type)
+        except (NotImplementedError, ValueError) as error:
+            remedy = f"cannot be unpacked ({error}); give a file of another packing"
+            raise InvalidInput("weights", stored.name, remedy) from error
         shape = tuple(int(size) for size in reversed(stored.shape))
         tensor = torch.tensor(unpacked, dtype=torch.float32).view(shape)
         if self.family == "llama":
@@ -121,6 +135,9 @@ class GgufFile(Mapping[str, Tensor]):
             heads = self._number("attention.head_count_kv")
         else:
             return tensor
+        if heads < 1 or tensor.shape[0] % (2 * heads):
+            remedy = f"{heads} heads do not divide its rows; fetch the file again"
+            raise InvalidInput(name, tuple(tensor.shape), remedy)
         pairs = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
         return pairs.transpose(1, 2).reshape(tensor.shape)
 
@@ -150,8 +167,8 @@ def _reader(path: Path) -> Any:
         raise MissingExtra("gguf", f"{path.name} is a GGUF file") from error
     try:
         return GGUFReader(path)
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        remedy = f"is no whole GGUF file ({error})"
+    except _DAMAGE as error:
+        remedy = f"is no whole GGUF file ({error}); fetch it again"
         raise InvalidInput("weights", str(path), remedy) from error
 
 
@@ -165,6 +182,10 @@ def gguf_config(path: Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput("weights", str(path), reason) from error
+    except _DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        remedy = (
+            f"is no whole GGUF file, or of no known model ({reason}); fetch it again, "
+            "or give safetensors"
+        )
+        raise InvalidInput("weights", str(path), remedy) from error

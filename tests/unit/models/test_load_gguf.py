@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lazytrain.errors import InvalidInput
+from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import GgufFile, gguf_config, hugging_face_name, is_gguf
+from lazytrain.models.given import GivenWeights
 
 gguf = pytest.importorskip("gguf", reason="needs the gguf extra")
 HEADS, KV_HEADS, LAYERS, HIDDEN, VOCAB = 4, 2, 2, 64, 96
@@ -140,3 +144,36 @@ def test_names_follow_the_packages_own_map():
         for name, _ in model.named_parameters():
             stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert hugging_face_name(stored) == name
+
+
+def test_a_packing_that_nothing_undoes_is_named(tmp_path):
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", np.zeros((8, 8), dtype=np.int8))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(InvalidInput, match=r"ffn_up.*cannot be unpacked"):
+        _ = GgufFile(path)["model.layers.0.mlp.up_proj.weight"]
+
+
+@pytest.mark.parametrize("share", [0.02, 0.6, 0.999])
+def test_a_file_cut_short_is_no_whole_file(tmp_path, share):
+    whole = write_file(tmp_path / "m.gguf", tiny_model("llama", True), "llama")
+    data = whole.read_bytes()
+    whole.write_bytes(data[: int(share * len(data))])
+    for read in (gguf_config, GgufFile):
+        with pytest.raises(InvalidInput, match="is no whole GGUF file"):
+            read(whole)
+
+
+def test_damage_to_a_header_is_told_as_such(tmp_path):
+    path = write_file(tmp_path / "m.gguf", tiny_model("llama", True), "llama")
+    data = path.read_bytes()
+    for place in range(24, 600, 23):  # lengths, types and counts among them
+        spoilt = bytearray(data)
+        spoilt[place] ^= 0x40
+        path.write_bytes(spoilt)
+        with contextlib.suppress(InvalidInput):  # nothing else may come of it
+            dict(GivenWeights(Decoder(gguf_config(path)), GgufFile(path)))

@@ -268,4 +268,4 @@ def find_run(rows: list[RunRow], accelerator: str, scale: str, system: str) -> R
         if (row.accelerator, row.scale, row.system) == (accelerator, scale, system):
             return row
     wanted = f"{accelerator}/{scale}/{system}"
-    raise InvalidInput("run", wanted, "add a row for it to config/runs.tsv")
+    raise InvalidInput("run", wanted, "the run sheet (config key runs) has no such row")

@@ -12,6 +12,7 @@ from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
 from lazytrain.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from lazytrain.train.max_batch import Planner
     from lazytrain.train.request import RunRequest
 
 app = typer.Typer(help=__doc__)
@@ -61,6 +62,10 @@ def run(
     search_batch: Annotated[
         str, typer.Option(help="LOW:HIGH, measure at the largest batch that fits")
     ] = "",
+    probe_limit_s: Annotated[
+        float,
+        typer.Option(min=1, help="seconds for one probe of a search, then it is ended"),
+    ] = 600.0,
     hardware: Annotated[
         Path | None,
         typer.Option(help="hardware.json, to plan a search or to check a plan"),
@@ -95,7 +100,8 @@ def run(
         origin = Origin(instance, hardware, layers)
         check_given(plan, request.row, settings, origin)
     if search_batch:
-        _run_searched(request, search_batch, hardware, layers)
+        planner = _planner(request, hardware, layers)
+        _run_searched(request, search_batch, planner, probe_limit_s)
     else:
         run_row(request)
 
@@ -114,19 +120,25 @@ def _refuse_pairs(plan: Path | None, instance: Path | None, search: str) -> None
         raise InvalidInput("instance", str(instance), remedy)
 
 
+def _planner(
+    request: RunRequest, hardware: Path | None, layers: Path | None
+) -> Planner | None:
+    """Return what plans each batch of a search, where both profiles are given."""
+    from lazytrain.records import HardwareProfile, LayerProfile, read
+    from lazytrain.train.max_batch import Planner
+
+    if hardware is None or layers is None:
+        return None
+    return Planner(read(HardwareProfile, hardware), read(LayerProfile, layers), request)
+
+
 def _run_searched(
-    request: RunRequest, bounds: str, hardware: Path | None, layers: Path | None
+    request: RunRequest, bounds: str, planner: Planner | None, limit_s: float
 ) -> None:
     """Search the largest batch within ``LOW:HIGH`` and measure the row there."""
-    from lazytrain.records import HardwareProfile, LayerProfile, read
-    from lazytrain.train.max_batch import Bracket, Planner, run_at_largest_batch
+    from lazytrain.train.max_batch import Bracket, run_at_largest_batch
 
     low, _, high = bounds.partition(":")
-    if not (low.isdigit() and high.isdigit()):
+    if not (low.isdecimal() and high.isdecimal()):
         raise InvalidInput("search_batch", bounds, "write LOW:HIGH, such as 16:256")
-    planner = None
-    if hardware is not None and layers is not None:
-        planner = Planner(
-            read(HardwareProfile, hardware), read(LayerProfile, layers), request
-        )
-    run_at_largest_batch(request, Bracket(int(low), int(high)), planner)
+    run_at_largest_batch(request, Bracket(int(low), int(high)), planner, limit_s)

@@ -2,7 +2,8 @@
 
 A batch is feasible if one full step with optimizer state allocated ends without a
 memory limit. Each probe runs in a process of its own, because an allocator that has
-failed once is not the one a fresh run meets.
+failed once is not the one a fresh run meets, and is ended after a time: one that swaps
+or hangs must not hold the search up.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from lazytrain.train import earlier
 from lazytrain.train.build import PLANNED
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_in_process_of_its_own, run_row
+from lazytrain.train.subprocess_run import RunTooLong
 
 log = logging.getLogger(__name__)
 MAX_PROBES = 4
+PROBE_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Search:
     feasible: int = 0
     infeasible: int | None = None
     probes: dict[int, bool] = field(default_factory=dict)
+    too_long: list[int] = field(default_factory=list)
 
     def note(self, batch: int, is_feasible: bool) -> None:
         """Take a probe's answer into account."""
@@ -116,8 +120,14 @@ def _one_step(config: PipelineConfig, accelerator: str) -> PipelineConfig:
     return config.model_copy(update={"accelerators": accelerators, "wandb": "disabled"})
 
 
-def probe(request: RunRequest, batch: int, plan: Path | None) -> RunRecord:
-    """Run one step at a batch in a fresh process and return its record."""
+def probe(
+    request: RunRequest, batch: int, plan: Path | None, limit_s: float = PROBE_LIMIT_S
+) -> RunRecord:
+    """Run one step at a batch in a fresh process and return its record.
+
+    Raises:
+        RunTooLong: If that takes more than ``limit_s`` seconds.
+    """
     with tempfile.TemporaryDirectory(prefix="lazytrain-probe-") as folder:
         row = request.row.model_copy(update={"batch": batch})
         single = request.model_copy(
@@ -129,13 +139,14 @@ def probe(request: RunRequest, batch: int, plan: Path | None) -> RunRecord:
                 "out": Path(folder),
             }
         )
-        return run_in_process_of_its_own(single)
+        return run_in_process_of_its_own(single, limit_s)
 
 
 def search_batch(
     request: RunRequest,
     bracket: Bracket,
     plan_for: Callable[[int], Path | None] | None = None,
+    limit_s: float = PROBE_LIMIT_S,
 ) -> Search:
     """Find the largest feasible batch of a row.
 
@@ -143,21 +154,30 @@ def search_batch(
         request: The row; its batch is ignored.
         bracket: Where to look.
         plan_for: Returns the plan of a batch, for systems that run one.
+        limit_s: Seconds that one probe may take.
 
     Raises:
         InvalidInput: If the system cannot run on this machine at all.
     """
+    too_long: list[int] = []
 
     def is_feasible(batch: int) -> bool:
         plan = plan_for(batch) if plan_for is not None else None
         if plan_for is not None and plan is None:
             return False
-        record = probe(request, batch, plan)
+        try:
+            record = probe(request, batch, plan, limit_s)
+        except RunTooLong as error:
+            log.warning("batch %d: %s", batch, error)
+            too_long.append(batch)
+            return False
         if record.status == "not_run":
             raise InvalidInput("system", record.system, record.reason or "cannot run")
         return record.status == "ok"
 
-    return largest_feasible(is_feasible, bracket)
+    found = largest_feasible(is_feasible, bracket)
+    found.too_long += too_long
+    return found
 
 
 @dataclass(frozen=True)
@@ -203,7 +223,10 @@ class Planner:
 
 
 def run_at_largest_batch(
-    request: RunRequest, bracket: Bracket, planner: Planner | None = None
+    request: RunRequest,
+    bracket: Bracket,
+    planner: Planner | None = None,
+    limit_s: float = PROBE_LIMIT_S,
 ) -> RunRecord:
     """Find a row's largest feasible batch and measure the row there.
 
@@ -215,7 +238,7 @@ def run_at_largest_batch(
     if request.row.system in PLANNED and planner is None:
         remedy = "give hardware.json and layers.json to plan each batch"
         raise InvalidInput("system", request.row.system, remedy)
-    found = search_batch(request, bracket, planner.plan if planner else None)
+    found = search_batch(request, bracket, planner.plan if planner else None, limit_s)
     batch = found.feasible or bracket.low
     plan = None
     if planner is not None:  # where none fits, the run's record says why
@@ -239,4 +262,5 @@ def _described(row: RunRow, bracket: Bracket, found: Search) -> BatchSearch:
         probes=found.probes,
         feasible=found.feasible,
         infeasible=found.infeasible,
+        too_long=tuple(found.too_long),
     )

@@ -124,7 +124,9 @@ def _short_of_disk(request: RunRequest) -> str | None:
     return capacity.short_of_disk(request.row.system, count, free)
 
 
-def run_in_process_of_its_own(request: RunRequest) -> RunRecord:
+def run_in_process_of_its_own(
+    request: RunRequest, limit_s: float | None = None
+) -> RunRecord:
     """Run a row in a fresh process, and read the record it leaves.
 
     DeepSpeed changes the process it lives in, and a process that the kernel kills for
@@ -132,10 +134,11 @@ def run_in_process_of_its_own(request: RunRequest) -> RunRecord:
 
     Raises:
         RunFailed: If the process ends with an error that is no memory limit.
+        RunTooLong: If it takes more than ``limit_s`` seconds.
     """
     path = request.out / "record.json"
     path.unlink(missing_ok=True)
-    code = start(request.out / "request.json", request)
+    code = start(request.out / "request.json", request, limit_s)
     if path.exists():
         return read(RunRecord, path)
     if code == KILLED:

@@ -24,17 +24,25 @@ class RunFailed(LazyTrainError):
     """A run's own process ended with an error; its log says which."""
 
 
+class RunTooLong(LazyTrainError):
+    """A run's own process had not ended within its time, and was killed."""
+
+
 def is_worker() -> bool:
     """Whether this process was started for one run alone."""
     return os.environ.get(WORKER) == "1"
 
 
-def start(path: Path, request: BaseModel) -> int:
+def start(path: Path, request: BaseModel, limit_s: float | None = None) -> int:
     """Write a request, run a worker on it, and return the worker's exit code.
 
     Both outputs of the worker go to stderr: stdout is for results. Threads that wait
     must not spin, or they take the cores from the optimizer. The worker's input is a
     pipe that nobody writes to: it ends when this process does, however it ends.
+
+    Raises:
+        RunTooLong: If the worker has not ended after ``limit_s`` seconds; None: it may
+            take as long as it needs.
     """
     write(request, path)
     environment = os.environ | {
@@ -48,7 +56,9 @@ def start(path: Path, request: BaseModel) -> int:
             command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr
         ) as worker:
             try:
-                return worker.wait()
+                return worker.wait(timeout=limit_s)
+            except subprocess.TimeoutExpired as error:
+                raise RunTooLong(f"not done after {limit_s:g} s, and killed") from error
             finally:
                 worker.kill()
     finally:

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lazytrain.commands.run import app
+from lazytrain.errors import InvalidInput
 from lazytrain.records import BatchSearch, RunRecord, read
 from lazytrain.units import MIB
 
@@ -22,6 +25,7 @@ accelerators:
 SHEET = (
     "accelerator\tscale\tsystem\tmodel\tstands_for\tbatch\tseq_len\ttable3\ttable4\ttable5\n"
     "cpu\t3B\tlazytrain\t3B-mini\tQwen2.5-3B\t2\t256\ttrue\tfalse\tfalse\n"
+    "cpu\t3B\tresident\t3B-mini\tQwen2.5-3B\t2\t256\ttrue\tfalse\tfalse\n"
 )
 
 
@@ -76,3 +80,36 @@ def test_the_largest_batch_is_probed_measured_and_kept(folder: Path) -> None:
     )
     assert not (out / "search.json").exists()
     assert (out / "search.json.previous").exists()
+
+
+def test_a_probe_ends_after_its_time(folder: Path) -> None:
+    """No worker is ready within a second: nothing fits, and the search says why."""
+    out = folder / "short"
+    call(
+        *("run", "--config", folder / "config.yaml", "--scale", "3B"),
+        *("--system", "resident", "--split", folder / "s.json"),
+        *("--rows", folder / "r", "--out", out, "--search-batch", "1:2"),
+        *("--probe-limit-s", "1"),
+    )
+    search = read(BatchSearch, out / "search.json")
+    assert search.probes == {2: False, 1: False}
+    assert search.too_long == (2, 1)
+    assert search.feasible == 0
+    assert read(RunRecord, out / "record.json").batch == 1
+
+
+@pytest.mark.parametrize(
+    "bounds", ["4", "4:", ":4", "a:b", "-1:4", "²:4", "0:4", "8:4"]
+)
+def test_bounds_that_are_none_are_refused(folder: Path, bounds: str) -> None:
+    """With the value and what to write instead, before anything runs."""
+    words = [
+        *("run", "--scale", "3B", "--config", folder / "config.yaml"),
+        *("--system", "resident", "--split", folder / "s.json"),
+        *("--rows", folder / "r", "--out", folder / "none"),
+        f"--search-batch={bounds}",
+    ]
+    error = CliRunner().invoke(app, [str(word) for word in words]).exception
+    assert isinstance(error, InvalidInput)
+    assert bounds in str(error)
+    assert not (folder / "none").exists()

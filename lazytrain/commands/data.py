@@ -108,7 +108,7 @@ def inspect(
     template: Annotated[
         str | None, typer.Option(help="a named chat template: plain, alpaca, chatml")
     ] = None,
-    seq_len: Annotated[int, typer.Option(help="longest row in tokens")] = 1024,
+    seq_len: Annotated[int, typer.Option(help="longest row in tokens", min=2)] = 1024,
     train_on_prompt: Annotated[bool, typer.Option(help="take loss on prompts")] = False,
     mask_history: Annotated[bool, typer.Option(help="last turn's loss only")] = False,
     allow_truncation: Annotated[

@@ -14,7 +14,12 @@ from typing import Any, Final
 
 from lazytrain.data.prompts import TEMPLATES
 from lazytrain.errors import InvalidInput
+from lazytrain.executor.optimizer import format_name, plan_fraction
+from lazytrain.optim.partition import fraction_of
+from lazytrain.profile.hardware import settings_for
 from lazytrain.records import SplitManifest, read, sha256_text
+from lazytrain.schedule.plan import Plan
+from lazytrain.train.build import PLANNED, optimizer_for
 from lazytrain.train.checkpoint import Checkpoint, Course
 from lazytrain.train.request import RunRequest
 
@@ -107,6 +112,38 @@ def check_model(config: Any, point: Checkpoint) -> None:
         values = "; ".join(f"{now.get(n)}, saved {saved.get(n)}" for n in wrong)
         remedy = "is another model than the checkpoint's; set it back, or another out"
         raise InvalidInput(f"model: {', '.join(wrong)}", values, remedy)
+
+
+def check_form(request: RunRequest, point: Checkpoint) -> None:
+    """Refuse a form of weights or state that the saved one cannot be read into.
+
+    What is built says it too, but only once the machine was measured and planned.
+
+    Raises:
+        InvalidInput: Naming the setting, with both values.
+    """
+    saved = point.state
+    dtype = settings_for(request.config, request.row.accelerator).executor.dtype
+    if dtype != saved.dtype:
+        remedy = "resume with the dtype that saved it, or start in another out"
+        value = f"{dtype}, saved {saved.dtype}"
+        raise InvalidInput("executor.dtype", value, remedy)
+    state = _state_of(request)
+    if state is not None and state != saved.optimizer_state:
+        remedy = "resume with the type and fraction of then, or start in another out"
+        value = f"{state}, saved {saved.optimizer_state}"
+        raise InvalidInput("optimizer_state", value, remedy)
+
+
+def _state_of(request: RunRequest) -> str | None:
+    """Return the form of optimizer state that a run will have; None: not known yet."""
+    system = request.row.system
+    if system not in PLANNED:
+        return None
+    optimizer = optimizer_for(system, request.config.optimizer)
+    if request.plan is None:
+        return format_name(fraction_of(optimizer))
+    return format_name(plan_fraction(read(Plan, request.plan), optimizer))
 
 
 def changed_settings(saved: str | None, request: RunRequest) -> list[str]:

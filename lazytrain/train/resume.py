@@ -30,6 +30,7 @@ from lazytrain.train.checkpoint import (
 from lazytrain.train.course import (
     changed_settings,
     check_course,
+    check_form,
     check_model,
     course_of,
 )
@@ -69,6 +70,7 @@ def begin(request: RunRequest, source: Source) -> Checkpoint | None:
     if point is not None:
         check_course(request, source.tokenizer, point)
         check_model(source.config, point)
+        check_form(request, point)
         is_own = point.folder.resolve().parent == root.resolve()
         if is_own and point.state.step == request.settings.num_steps:
             return point

@@ -59,12 +59,15 @@ def again(trained, tmp_path):
 def train(folder, out, **changes):
     """Train below ``out`` along a plan that is not solved again."""
     values = {"model": str(folder / "model")} | CONFIG | changes
+    values["optimizer"] = CONFIG["optimizer"] | values["optimizer"]
     path = out.parent / "train.yaml"
     path.write_text(yaml.safe_dump(values | {"out": str(out)}))
 
     def planned(request, source, *_others):
         row = request.row
-        made = plan_for(source.config, "CCC", batch=row.batch, seq_len=row.seq_len)
+        made = plan_for(
+            source.config, "CCC", batch=row.batch, seq_len=row.seq_len, state="hybrid"
+        )
         finetune.write(made, request.out / "plan.json")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -84,6 +87,12 @@ def content(out):
         ({"train_on_prompt": True}, "data"),
         ({"num_steps": 1}, "num_steps"),
         ({"template": "chatml"}, "template"),
+        ({"executor": {"dtype": "bfloat16"}, "num_steps": 3}, "executor.dtype"),
+        ({"optimizer": {"type": "adamw"}, "num_steps": 3}, "optimizer_state"),
+        (
+            {"optimizer": {"eight_bit_fraction": 0.5}, "num_steps": 3},
+            "optimizer_state",
+        ),
     ],
 )
 def test_a_refused_run_leaves_rows_and_results_as_they_were(

@@ -6,6 +6,7 @@ import pytest
 
 from lazytrain.errors import InvalidInput, NoSchedule
 from lazytrain.schedule.check import check
+from lazytrain.schedule.counts import single_tier, solve_counts
 from lazytrain.schedule.heuristics import (
     fixed_interval,
     greedy,
@@ -13,7 +14,7 @@ from lazytrain.schedule.heuristics import (
     recompute_all,
     sqrt_l,
 )
-from lazytrain.schedule.instance import Budget, Options
+from lazytrain.schedule.instance import Budget, Fixed, Options
 
 
 def letters(plan):
@@ -64,3 +65,42 @@ def test_what_fits_nowhere_is_an_error(make_instance):
         fixed_interval(small, 0)
     with pytest.raises(InvalidInput, match="max_block is 2"):
         fixed_interval(make_instance(max_block=2), 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": Options(transient=True)},
+        {"options": Options(nvme_coupling="gds")},
+        {"options": Options(read_deadline="block")},
+        {"max_block": 3},
+        {"lambda_c_s": 0.5, "lambda_n_s": 0.25},
+        {"boundary_bytes": (100,) * 6 + (101,)},
+    ],
+    ids=str,
+)
+def test_counting_refuses_what_its_exchange_argument_does_not_cover(
+    make_instance, change
+):
+    assert solve_counts(make_instance()).solve.status == "optimal"
+    with pytest.raises(InvalidInput, match="use milp"):
+        solve_counts(make_instance(**change))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"options": Options(transient=True)}, "transient memory"),
+        ({"fixed": Fixed(gpu=(0, 6))}, "fixed variables"),
+        ({"budget_bytes": Budget(gpu=300, cpu=100, nvme=0)}, "must be 0"),
+        ({"budget_bytes": Budget(gpu=300, cpu=0, nvme=100)}, "must be 0"),
+    ],
+    ids=str,
+)
+def test_the_dynamic_program_refuses_a_second_tier_and_what_it_leaves_out(
+    make_instance, change, why
+):
+    alone = {"budget_bytes": Budget(gpu=300, cpu=99, nvme=99)}
+    assert single_tier(make_instance(**alone)).solve.status == "optimal"
+    with pytest.raises(InvalidInput, match=why):
+        single_tier(make_instance(**alone | change))

@@ -1,0 +1,212 @@
+"""When each task of a simulated step may begin, derived by hand task by task."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from lazytrain.schedule.heuristics import fixed_interval, keep_all
+from lazytrain.schedule.instance import Bandwidth, Budget, Costs, Execution, PartSpec
+from lazytrain.schedule.plan import Home
+from lazytrain.schedule.simulate import simulate
+from lazytrain.units import MIB
+
+LAYERS = 8
+F, B = 1.0, 3.0
+STEP = 0.5 + LAYERS * F + 0.25 + LAYERS * B
+
+
+@pytest.fixture
+def make_timed(make_instance):
+    """Return a maker of eight-layer instances: 1 s forward, 3 s backward, fast links.
+
+    The embedding takes a quarter of a second each way, and so does the loss.
+    """
+
+    def make(**changes):
+        values = {
+            "rho_s": (F,) * LAYERS,
+            "window_write_s": (F,) * LAYERS,
+            "window_read_s": (B,) * LAYERS,
+            "budget_bytes": Budget(gpu=900, cpu=0, nvme=0),
+            "bandwidth": Bandwidth(d2h=1e9, h2d=1e9, nvme_write=1e9, nvme_read=1e9),
+            "costs": Costs(embedding_s=0.5, turn_s=0.25),
+        }
+        return make_instance(layers=LAYERS, **values | changes)
+
+    return make
+
+
+def tasks_of(result, name):
+    """Return a step's tasks of one name, those of the steady step only."""
+    step = next(task.step for task in result.tasks if task.name == "loss")
+    return [task for task in result.tasks if (task.name, task.step) == (name, step)]
+
+
+def one(result, name):
+    """Return the only task of one name."""
+    (task,) = tasks_of(result, name)
+    return task
+
+
+@pytest.mark.parametrize("coupling", ["independent", "gds"])
+def test_a_boundary_reaches_the_disk_after_the_host_or_beside_it(make_timed, coupling):
+    instance = make_timed(
+        budget_bytes=Budget(gpu=800, cpu=0, nvme=100),
+        bandwidth=Bandwidth(d2h=100, h2d=100, nvme_write=50, nvme_read=100),
+        options={"nvme_coupling": coupling},
+    )
+    plan = keep_all(instance)
+    (away,) = [i for i, home in enumerate(plan.homes) if home == Home.NVME]
+    result = simulate(plan, instance)
+    write, spill = one(result, f"write {away}"), one(result, f"spill {away}")
+    made = one(result, f"forward {away - 1}").end_s
+    assert write.start_s == made
+    assert write.end_s - write.start_s == pytest.approx(1.0)
+    assert spill.start_s == (made if coupling == "gds" else write.end_s)
+    assert spill.end_s - spill.start_s == pytest.approx(2.0)
+    # On the way back the disk comes first, and nothing before it is written.
+    load, read = one(result, f"load {away}"), one(result, f"read {away}")
+    assert load.start_s >= spill.end_s
+    assert read.start_s == load.end_s
+
+
+@pytest.fixture
+def large(make_timed):
+    """Return boundaries of 3 MiB that all but the last wait on the host, in chunks."""
+    size = 3 * MIB
+    run = Execution(batch=1, seq_len=1, micro_batch=1, chunk_bytes=MIB)
+    return make_timed(
+        boundary_bytes=(size,) * (LAYERS + 1),
+        budget_bytes=Budget(gpu=size, cpu=LAYERS * size, nvme=0),
+        bandwidth=Bandwidth(d2h=4 * MIB, h2d=MIB, nvme_write=1, nvme_read=1),
+        mandatory_h2d_bytes=(MIB,) * LAYERS,
+        execution=run,
+    )
+
+
+def test_chunks_of_a_boundary_wait_for_it_and_for_each_other(large):
+    result = simulate(keep_all(large), large)
+    for i in range(1, LAYERS):
+        made = one(result, f"forward {i - 1}").end_s
+        chunks = tasks_of(result, f"write {i}")
+        assert [chunk.end_s - chunk.start_s for chunk in chunks] == [0.25] * 3
+        starts = [chunk.start_s for chunk in chunks]
+        assert starts == sorted(starts)
+        assert starts[0] >= made
+
+
+def test_weights_go_ahead_of_activations_on_the_link(large):
+    result = simulate(keep_all(large), large)
+    link = [task for task in result.tasks if task.resource == "h2d"]
+    weights = [task for task in link if task.name.startswith("weights")]
+    reads = [task for task in link if task.name.startswith("read")]
+    overtaken = [
+        (weight.name, read.name)
+        for weight in weights
+        for read in reads
+        if weight.ready_s < read.start_s < weight.start_s
+    ]
+    assert overtaken == []
+    # Some upload did come between two chunks of one boundary.
+    between = [
+        weight
+        for weight in weights
+        for name in {read.name for read in reads}
+        if (found := tasks_of(result, name))
+        and found[0].start_s < weight.start_s < found[-1].start_s
+    ]
+    assert between
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_boundary_is_read_as_many_blocks_ahead_as_the_plan_says(make_timed, ahead):
+    instance = make_timed(budget_bytes=Budget(gpu=100, cpu=800, nvme=0))
+    plan = keep_all(instance).model_copy(update={"read_ahead_blocks": ahead})
+    result = simulate(plan, instance)
+    for order in range(LAYERS):
+        layer = LAYERS - 1 - order
+        read = one(result, f"read {layer}")
+        # Block k goes back through layer 7 - k; the first ones are read at the turn.
+        if order < ahead:
+            begins = one(result, f"forward {LAYERS - 1}").end_s
+        else:
+            begins = one(result, f"backward {layer + ahead}").start_s
+        assert read.start_s == pytest.approx(begins, abs=1e-5)
+    assert result.step_s == pytest.approx(STEP, abs=1e-5)
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_fused_block_runs_every_layer_forward_once_more_and_no_more(
+    make_timed, every
+):
+    """Its backward holds all graphs: three seconds a layer as without omission."""
+    instance = make_timed()
+    plan = fixed_interval(instance, every)
+    blocks = tuple(b.model_copy(update={"mode": "fused"}) for b in plan.blocks)
+    fused = plan.model_copy(update={"blocks": blocks})
+    result = simulate(fused, instance)
+    assert result.step_s == pytest.approx(STEP)
+    replayed = [task for task in result.tasks if task.name.startswith("replay")]
+    assert len(replayed) == LAYERS
+    assert one(result, "backward 0").seconds == B - F
+    assert simulate(plan, instance).step_s > result.step_s
+
+
+@pytest.fixture
+def make_parts(make_timed):
+    """Return a maker of instances whose layers have weights, gradients and updates."""
+
+    def make(drain, **rates):
+        parts = tuple(
+            PartSpec(
+                name=f"layer.{j}",
+                kind="layer",
+                num_parameters=10,
+                weight_bytes=0,
+                gradient_bytes=100,
+            )
+            for j in range(LAYERS)
+        )
+        values = {"d2h": 1e9, "h2d": 1e9, "nvme_write": 1e9, "nvme_read": 1e9} | rates
+        return make_timed(
+            parts=parts,
+            costs=Costs(embedding_s=0.5, turn_s=0.25, optimizer_parameters_per_s=20.0),
+            bandwidth=Bandwidth(**values),
+            execution=Execution(
+                batch=1, seq_len=1, micro_batch=1, gradient_drain=drain
+            ),
+        )
+
+    return make
+
+
+def test_whole_gradients_go_down_behind_their_layer_and_gate_the_clip(make_parts):
+    instance = make_parts("whole", d2h=20.0)
+    result = simulate(keep_all(instance), instance)
+    # Eight copies of 5 s follow the first backward: longer than the backward itself.
+    gradients = [task for task in result.tasks if task.name.startswith("gradient")]
+    assert len(gradients) == LAYERS
+    first = one(result, f"gradient layer.{LAYERS - 1}")
+    assert first.start_s == pytest.approx(one(result, f"backward {LAYERS - 1}").end_s)
+    last = one(result, "gradient layer.0")
+    assert last.end_s == pytest.approx(first.start_s + LAYERS * 5.0)
+    # The clip takes no time; the next step's updates begin with it.
+    assert result.step_s == pytest.approx(last.end_s)
+    assert result.exposed_s["d2h"] > 0
+
+
+def test_waiting_gradients_go_down_one_by_one_behind_the_clip(make_parts):
+    instance = make_parts("as-consumed", d2h=20.0)
+    plan = keep_all(instance)
+    result = simulate(plan, instance)
+    names = {task.name for task in result.tasks}
+    assert not [name for name in names if name.startswith("gradient")]
+    consumed = [task for task in result.tasks if task.name.startswith("consume")]
+    assert len(consumed) == LAYERS
+    # Each update waits for its own gradient: 5 s apart, though an update takes 0.5 s.
+    updates = [task for task in result.tasks if task.name.startswith("update")]
+    starts = sorted(task.start_s for task in updates)
+    gaps = [after - before for before, after in pairwise(starts)]
+    assert gaps == pytest.approx([5.0] * (LAYERS - 1))

@@ -37,15 +37,16 @@ def predict(
     so; without a measured profile there is nothing to scale, and no row.
     """
     from lazytrain.profile.targets import load_machines
-    from lazytrain.records import HardwareProfile, LayerProfile, read
+    from lazytrain.records import HardwareProfile, LayerProfile
     from lazytrain.report.frames import write_table
     from lazytrain.report.predicted import PredictedRow, predicted_rows
+    from lazytrain.report.recorded import read_profiles
 
     settings = load_yaml(PipelineConfig, config)
     rows = predicted_rows(
         load_runs(Path(settings.runs)),
-        [read(HardwareProfile, path) for path in hardware or []],
-        [read(LayerProfile, path) for path in layers or []],
+        read_profiles(HardwareProfile, hardware or []),
+        read_profiles(LayerProfile, layers or []),
         load_machines(machines),
         settings,
     )

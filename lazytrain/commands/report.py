@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lazytrain.config import RunRow, load_runs
-from lazytrain.records import HardwareProfile, read
+from lazytrain.records import HardwareProfile
 
 if TYPE_CHECKING:
     from lazytrain.evaluated import EvalRecord
@@ -25,6 +25,10 @@ Records = Annotated[
 Out = Annotated[Path, typer.Option(help="file to write")]
 DocumentOption = Annotated[
     Path | None, typer.Option(help="document whose table is renewed")
+]
+RecordedFolder = Annotated[
+    Path,
+    typer.Argument(exists=True, file_okay=False, help="folder of recorded runs"),
 ]
 Paper = Annotated[Path, typer.Option(help="folder of the paper's printed values")]
 Sheet = Annotated[Path, typer.Option(help="the run sheet")]
@@ -92,8 +96,9 @@ def table2(out: Out, profiles: Records = None, paper: Paper = PAPER) -> None:
     """Write capacities and rates of the machine, as measured."""
     from lazytrain.report import machine
     from lazytrain.report.frames import write_table
+    from lazytrain.report.recorded import read_profiles
 
-    found = [read(HardwareProfile, path) for path in profiles or []]
+    found = read_profiles(HardwareProfile, profiles or [])
     write_table(machine.table2(found, paper), machine.MachineRow, out)
 
 
@@ -216,7 +221,7 @@ def curves(
 @report.command()
 def leak(out: Out, records: Records = None) -> None:
     """Write what test rows share with training rows, by kind of split."""
-    from lazytrain.records import LeakRecord
+    from lazytrain.records import LeakRecord, read
     from lazytrain.report.frames import write_table
     from lazytrain.report.leak import LeakRow, leak_table
 
@@ -236,7 +241,7 @@ def _show(table: str, document: Path | None, name: str) -> None:
 
 @report.command()
 def glance(
-    folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
+    folder: RecordedFolder,
     document: DocumentOption = None,
 ) -> None:
     """Print the table of recorded runs, or put it into a document."""
@@ -247,7 +252,7 @@ def glance(
 
 @report.command()
 def benchmarked(
-    folder: Annotated[Path, typer.Argument(help="folder of recorded benchmarks")],
+    folder: RecordedFolder,
     document: DocumentOption = None,
 ) -> None:
     """Print the executor's recorded benchmarks, or put them into a document."""
@@ -258,7 +263,7 @@ def benchmarked(
 
 @report.command()
 def differences(
-    folder: Annotated[Path, typer.Argument(help="folder of recorded runs")],
+    folder: RecordedFolder,
     document: DocumentOption = None,
     paper: Paper = PAPER,
 ) -> None:

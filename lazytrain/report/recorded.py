@@ -9,18 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from lazytrain import systems
 from lazytrain.config import RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.evaluated import EvalRecord
-from lazytrain.records import RunRecord, read, sha256_file
+from lazytrain.records import (
+    HardwareProfile,
+    LayerProfile,
+    RunRecord,
+    read,
+    sha256_file,
+)
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 from lazytrain.schedule.plan import Plan
 
 Key = tuple[str, str, str]
+P = TypeVar("P", HardwareProfile, LayerProfile)
 POSITIVE: Final = (
     "num_parameters",
     "step_s",
@@ -67,6 +74,21 @@ def read_evaluations(paths: Iterable[Path]) -> list[EvalRecord]:
         _check_answers(record, path)
     refuse_doubles([key_of(record) for record in records], places)
     return records
+
+
+def read_profiles(kind: type[P], paths: Sequence[Path]) -> list[P]:
+    """Read profiles of machines or of layers, in the given order.
+
+    Raises:
+        InvalidInput: If a file is none, or two are of the same machine and scale.
+    """
+    profiles = [read(kind, path) for path in paths]
+    keys = [
+        (p.accelerator, p.scale) if isinstance(p, LayerProfile) else (p.accelerator,)
+        for p in profiles
+    ]
+    refuse_doubles(keys, paths)
+    return profiles
 
 
 def refuse_doubles(keys: Sequence[Hashable], paths: Sequence[Path]) -> None:

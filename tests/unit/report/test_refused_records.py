@@ -9,12 +9,13 @@ from typer.testing import CliRunner
 
 from lazytrain.commands.report import app
 from lazytrain.errors import InvalidInput
-from lazytrain.records import write
+from lazytrain.records import HardwareProfile, LayerProfile, write
 from lazytrain.report.compare import quotient
 from lazytrain.report.frames import measured_number
 from lazytrain.report.parameters import refuse_other_counts
 from lazytrain.report.recorded import (
     read_evaluations,
+    read_profiles,
     read_runs,
     refuse_other_rows,
     unlisted,
@@ -192,3 +193,25 @@ def test_a_table_names_the_record_of_each_cell(make_record, tmp_path, monkeypatc
     (row,) = (row for row in rows if row["system"] == "lazytrain")
     assert (row["tflops"], row["refused_gpu_gb"]) == ("OOM@72", "3.0")
     assert row["asked_host_gb"] == ""
+
+
+def test_one_machine_is_profiled_once():
+    profile = RECORDED / "profile" / "h200" / "hardware.json"
+    layers = sorted(RECORDED.glob("profile/*/*/layers.json"))
+    assert len(read_profiles(HardwareProfile, [profile])) == 1
+    assert len(read_profiles(LayerProfile, layers)) == len(layers) > 3
+    with pytest.raises(InvalidInput, match=r"'h200'.*twice"):
+        read_profiles(HardwareProfile, [profile, profile])
+    with pytest.raises(InvalidInput, match="twice"):
+        read_profiles(LayerProfile, [layers[0], *layers])
+
+
+@pytest.mark.parametrize("name", ["glance", "benchmarked", "differences"])
+def test_a_folder_that_is_none_renews_no_document(name, tmp_path):
+    document = tmp_path / "README.md"
+    document.write_text("as it was")
+    words = ["report", name, str(tmp_path / "none"), "--document", str(document)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "none" in result.output
+    assert document.read_text() == "as it was"

@@ -84,10 +84,12 @@ def _pretrained(name_or_path: str) -> Any:
         if path.suffix == ".gguf":
             tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+            tokenizer = AutoTokenizer.from_pretrained(
+                name_or_path, trust_remote_code=False
+            )
     except (OSError, ValueError) as error:
         kind = (
-            "folder holds no tokenizer"
+            "folder holds no tokenizer that transformers itself knows"
             if Path(name_or_path).exists()
             else (
                 "is neither a folder nor a reachable hub id; give a local path, or "

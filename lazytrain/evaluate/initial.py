@@ -21,6 +21,7 @@ from lazytrain.evaluate.streamed import (
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import GgufFile, gguf_config, is_gguf
 from lazytrain.models.given import GivenWeights
+from lazytrain.models.load import ADAPTER, folder_config, folder_generation
 
 Stream = Literal["auto", "always", "never"]
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ def _no_model(folder: Path) -> str:
         return (
             "is a checkpoint or an unfinished run; give what `lazytrain export` makes"
         )
+    if (folder / ADAPTER).is_file():
+        return "is an adapter (LoRA); merge it into its base model and save that"
     if not folder.exists():
         return "there is no such folder or GGUF file; hub ids are not fetched here"
     return "holds no config.json; give a model's folder or a GGUF file"
@@ -88,12 +91,15 @@ def _whole(folder: Path) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    folder_config(folder)
+    folder_generation(folder)
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype="auto",
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            trust_remote_code=False,
         )
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]

@@ -15,14 +15,18 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 
 from lazytrain.errors import InvalidInput
 from lazytrain.executor.arena import HostArena
 from lazytrain.executor.layout import Layout, part_layout
 from lazytrain.models.decoder import Decoder, PartShape
 from lazytrain.models.given import GivenWeights
-from lazytrain.models.load import safetensors_folder
+from lazytrain.models.load import (
+    folder_config,
+    folder_generation,
+    safetensors_folder,
+)
 
 SLOTS: Final = 2
 
@@ -190,11 +194,12 @@ def streamed_folder(folder: Path, device: torch.device) -> Any:
     Raises:
         InvalidInput: If the folder holds no whole decoder in safetensors.
     """
-    config = AutoConfig.from_pretrained(folder)
+    config = folder_config(folder)
     weights = GivenWeights(Decoder(config), safetensors_folder(folder))
     model = streamed_model(config, weights, device)
-    if (folder / "generation_config.json").is_file():
-        model.generation_config = GenerationConfig.from_pretrained(folder)
+    generation = folder_generation(folder)
+    if generation is not None:
+        model.generation_config = generation
     return model
 
 

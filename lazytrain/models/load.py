@@ -17,6 +17,8 @@ from lazytrain.errors import InvalidInput
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER = "adapter_config.json"
+GENERATION = "generation_config.json"
 # A text model inside a multimodal one has its weights one level deeper.
 _NESTED = ("model.language_model.", "language_model.model.")
 
@@ -137,3 +139,38 @@ def _files_of(folder: Path) -> dict[str, str]:
     except SafetensorError as error:
         remedy = f"is no whole safetensors file ({error})"
         raise InvalidInput("weights", str(single), remedy) from error
+
+
+def folder_config(folder: Path) -> Any:
+    """Return a folder's Hugging Face configuration; no code of the folder is run.
+
+    Raises:
+        InvalidInput: If there is none, or of no family that transformers has itself.
+    """
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file() and (folder / ADAPTER).is_file():
+        remedy = "is an adapter (LoRA); merge it into its base model and save that"
+        raise InvalidInput("weights", str(folder), remedy)
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput("weights", str(folder), reason) from error
+
+
+def folder_generation(folder: Path) -> Any:
+    """Return a folder's own generation settings, or None.
+
+    Raises:
+        InvalidInput: If the file is damaged.
+    """
+    from transformers import GenerationConfig
+
+    if not (folder / GENERATION).is_file():
+        return None
+    try:
+        return GenerationConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput("weights", str(folder / GENERATION), reason) from error

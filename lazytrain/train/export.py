@@ -19,6 +19,7 @@ from lazytrain.errors import InvalidInput, LazyTrainError
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import is_gguf
 from lazytrain.models.given import GivenWeights
+from lazytrain.models.load import ADAPTER, folder_config
 from lazytrain.records import RunRecord, make_folder, read
 from lazytrain.train import checkpoint
 from lazytrain.train.checkpoint import Broken, Checkpoint
@@ -99,6 +100,8 @@ def find_origin(path: Path) -> Origin:
             raise InvalidInput("origin", str(path), remedy) from error
     if is_gguf(path) or (path / "config.json").is_file():
         return Origin(load_source(str(path), None), path)
+    if (path / ADAPTER).is_file():
+        folder_config(path)  # says what an adapter is not
     newest, skipped = checkpoint.newest(path / FOLDER)
     if newest is None and not (path / WEIGHTS).is_dir():
         reasons = "; ".join(skipped.values())

@@ -61,10 +61,21 @@ def prepare_data(settings: FineTune, folder: Path) -> tuple[Path, Path]:
         test=test,
         test_source=said(settings.test_data),
     )
+    _tell_data(manifest)
     rows, split = folder / ROWS, folder / SPLIT
     write_rows(numbered, rows)
     write(manifest, split)
     return rows, split
+
+
+def _tell_data(manifest: SplitManifest) -> None:
+    """Say which rows are left out, and whether test rows were seen in training."""
+    if manifest.skipped:
+        reasons = ", ".join(f"{why}: {n}" for why, n in manifest.skipped.items())
+        log.warning("rows left out, of %d kept: %s", manifest.num_rows, reasons)
+    if manifest.shared_questions:
+        told = "%d of %d test rows share their question with a training row"
+        log.warning(told, manifest.shared_questions, len(manifest.test.row_ids))
 
 
 def count_steps(request: RunRequest, tokenizer: Any, num_epochs: float) -> int:

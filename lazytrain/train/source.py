@@ -19,7 +19,11 @@ from lazytrain.errors import InvalidInput
 from lazytrain.models.decoder import Decoder
 from lazytrain.models.gguf import SUFFIX, GgufFile, gguf_config, is_gguf
 from lazytrain.models.given import GivenWeights
-from lazytrain.models.load import safetensors_folder
+from lazytrain.models.load import (
+    folder_config,
+    folder_generation,
+    safetensors_folder,
+)
 from lazytrain.models.scales import model_config
 
 RANDOM = "random"
@@ -72,16 +76,9 @@ def pretrained_config(folder: Path) -> Any:
     Raises:
         InvalidInput: If there is none, or it is no causal language model's.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    if is_gguf(folder):
-        config = gguf_config(folder)
-    else:
-        try:
-            config = AutoConfig.from_pretrained(folder)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise InvalidInput("weights", str(folder), reason) from error
+    config = gguf_config(folder) if is_gguf(folder) else folder_config(folder)
     is_causal = type(config) in AutoModelForCausalLM._model_mapping
     if not is_causal or getattr(config, "is_encoder_decoder", False):
         remedy = "is not a decoder-only language model; choose a causal LM"
@@ -125,7 +122,7 @@ def load_source(weights: str, model: str | None) -> Source:
     files: Mapping[str, Tensor]
     files = GgufFile(folder) if is_gguf(folder) else safetensors_folder(folder)
     state = GivenWeights(Decoder(config), files)
-    return Source(config, state, tokenizer, _generation(folder))
+    return Source(config, state, tokenizer, folder_generation(folder))
 
 
 def model_folder_source(folder: Path, weights: Mapping[str, Tensor]) -> Source:
@@ -136,13 +133,4 @@ def model_folder_source(folder: Path, weights: Mapping[str, Tensor]) -> Source:
     """
     config = pretrained_config(folder)
     tokenizer = load_tokenizer(str(folder), config.vocab_size)
-    return Source(config, weights, tokenizer, _generation(folder))
-
-
-def _generation(folder: Path) -> Any:
-    """Return a folder's own generation settings, or None."""
-    from transformers import GenerationConfig
-
-    if not (folder / "generation_config.json").is_file():
-        return None
-    return GenerationConfig.from_pretrained(folder)
+    return Source(config, weights, tokenizer, folder_generation(folder))

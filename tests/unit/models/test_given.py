@@ -136,3 +136,56 @@ def test_a_mapping_has_the_models_names_and_no_others():
     assert list(given) == names
     assert "other" not in given
     assert len(given) == len(names)
+
+
+def strange(folder):
+    (folder / "code.py").write_text("raise SystemExit('the code was run')\n")
+    classes = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    configured(folder, model_type="strange", auto_map=classes)
+
+
+def strange_tokenizer(folder):
+    path = folder / "tokenizer_config.json"
+    changes = {"auto_map": {"AutoTokenizer": ["code.T", None]}, "tokenizer_class": "T"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def adapter(folder):
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
+def spoilt_generation(folder):
+    (folder / "generation_config.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (strange, "custom code|trust_remote_code"),
+        (adapter, r"adapter \(LoRA\); merge it"),
+        (spoilt_generation, "generation_config.*not a valid JSON"),
+    ],
+)
+def test_a_folder_of_another_kind_is_named_and_its_code_not_run(
+    tmp_path, monkeypatch, edit, reason
+):
+    def asked(*_arguments):
+        pytest.fail("the user was asked whether to run the model's code")
+
+    monkeypatch.setattr("builtins.input", asked)
+    folder = folder_of(tmp_path / "model")
+    edit(folder)
+    with pytest.raises(InvalidInput, match=reason):
+        load_source(str(folder), None)
+    with pytest.raises(InvalidInput, match=reason):
+        find_origin(folder)
+    for stream in ("never", "always"):
+        with pytest.raises(InvalidInput, match=reason):
+            load_model(folder, CPU, stream)
+
+
+def test_a_tokenizer_is_read_from_its_file_and_not_from_code(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_arguments: pytest.fail("asked"))
+    folder = folder_of(tmp_path / "model")
+    strange_tokenizer(folder)
+    assert load_tokenizer(str(folder), 384)("a")["input_ids"] == [97]

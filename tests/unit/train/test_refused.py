@@ -180,3 +180,21 @@ def test_memory_that_ends_while_a_plan_is_made_is_a_record(trained, tmp_path):
         result = CliRunner().invoke(app, ["train", str(path)])
     assert result.exit_code == 3, repr(result.exception)
     assert read(RunRecord, tmp_path / "run" / "record.json").status == "host_oom"
+
+
+def test_rows_left_out_and_test_rows_seen_in_training_are_told(
+    trained, tmp_path, caplog
+):
+    good = [{"query": f"{n}?", "response": f"{n}"} for n in range(8)]
+    for name, rows in (("rows", [*good, {"query": "x"}]), ("test", good[:3])):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    data = {"data": str(tmp_path / "rows.jsonl"), "num_steps": 1}
+    result = train(trained, tmp_path / "run", **data)
+    assert result.exit_code == 0, repr(result.exception)
+    assert "rows left out, of 8 kept: missing field: 1" in caplog.text
+    assert "share their question" not in caplog.text
+    data["test_data"] = str(tmp_path / "test.jsonl")
+    result = train(trained, tmp_path / "other", **data)
+    assert result.exit_code == 0, repr(result.exception)
+    assert "3 of 3 test rows share their question" in caplog.text

@@ -54,9 +54,10 @@ def read_runs(paths: Iterable[Path]) -> list[RunRecord]:
     """
     places = list(paths)
     records = [read(RunRecord, path) for path in places]
-    for record, path in zip(records, places, strict=True):
-        _check_run(record, path)
     refuse_doubles([(*key_of(r), r.purpose) for r in records], places)
+    for record, path in zip(records, places, strict=True):
+        _check_place(record, path)
+        _check_run(record, path)
     return records
 
 
@@ -197,6 +198,15 @@ def _check_answers(record: EvalRecord, path: Path) -> None:
     if record.predictions and judged != correct:
         remedy = f"predictions hold {judged} correct answers (in {path}); {AGAIN}"
         raise InvalidInput("by_type", correct, remedy)
+
+
+def _check_place(record: RunRecord, path: Path) -> None:
+    """Refuse a record in the folder of another row: its plan would be another's."""
+    if len(path.parts) >= 5 and path.parts[-5] == "runs":
+        row, place = "/".join(key_of(record)), "/".join(path.parts[-4:-1])
+        if row != place:
+            remedy = f"is the record of {row}: move it there, or run {place} again"
+            raise InvalidInput("path", str(path), remedy)
 
 
 def beside(path: Path, folder: str) -> Path | None:

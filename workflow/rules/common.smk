@@ -78,7 +78,10 @@ def read_recorded() -> dict[Path, RunRecord]:
     try:
         return dict(zip(found, read_runs(found), strict=True))
     except (LazyTrainError, OSError) as error:
-        raise WorkflowError(f"a recorded run cannot be used: {error}") from None
+        raise WorkflowError(
+            f"a recorded run cannot be used: {error}; remove that record, or run its"
+            " row again"
+        ) from None
 
 
 def recorded_files(name: str, purpose: str = "") -> list[str]:

@@ -59,7 +59,6 @@ def test_a_record_as_it_was_made_is_read(edited):
     ("field", "change"),
     [
         ("complete = False", lambda v: v.update(complete=False)),
-        ("system = 'lazytrian'", lambda v: v.update(system="lazytrian")),
         ("tflops = 999.0", lambda v: v.update(tflops=999.0)),
         ("tflops = None", lambda v: v.update(tflops=None)),
         ("step_s = -1.0", lambda v: v.update(step_s=-1.0)),
@@ -84,6 +83,19 @@ def test_a_changed_value_is_refused_with_its_file(edited, field, change):
         read_runs([path])
     assert str(caught.value).startswith(field)
     assert str(path) in str(caught.value)
+
+
+def test_a_system_that_does_not_exist_is_refused(make_record, tmp_path):
+    path = tmp_path / "record.json"
+    write(make_record("lazytrian"), path)
+    with pytest.raises(InvalidInput, match="system = 'lazytrian': unknown system"):
+        read_runs([path])
+
+
+def test_a_record_in_the_folder_of_another_row_is_refused(edited):
+    path = edited(lambda v: v.update(scale="8B"))
+    with pytest.raises(InvalidInput, match="is the record of h200/8B/lazytrain"):
+        read_runs([path])
 
 
 def test_a_plan_that_is_gone_or_another_is_refused(edited, machine):

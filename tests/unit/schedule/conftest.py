@@ -21,7 +21,7 @@ from lazytrain.records import (
     Provenance,
     SaveLevel,
 )
-from lazytrain.schedule.instance import Bandwidth, Budget, Instance
+from lazytrain.schedule.instance import Bandwidth, Budget, Costs, Instance
 from lazytrain.units import MIB
 
 PROVENANCE = Provenance(
@@ -58,6 +58,28 @@ def make_instance():
             "budget_bytes": Budget(gpu=300, cpu=200, nvme=100),
         }
         return Instance.model_validate(values | changes)
+
+    return make
+
+
+@pytest.fixture
+def make_timed(make_instance):
+    """Return a maker of eight-layer instances: 1 s forward, 3 s backward, fast links.
+
+    The embedding takes a quarter of a second each way, and so does the loss.
+    """
+    links = ("d2h", "h2d", "nvme_write", "nvme_read")
+
+    def make(**changes: object) -> Instance:
+        values: dict[str, object] = {
+            "rho_s": (1.0,) * 8,
+            "window_write_s": (1.0,) * 8,
+            "window_read_s": (3.0,) * 8,
+            "budget_bytes": Budget(gpu=900, cpu=0, nvme=0),
+            "bandwidth": Bandwidth(**dict.fromkeys(links, 1e9)),
+            "costs": Costs(embedding_s=0.5, turn_s=0.25),
+        }
+        return make_instance(layers=8, **values | changes)
 
     return make
 

@@ -5,37 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from test_schedule_check import plan_of
 
 from lazytrain.schedule.heuristics import fixed_interval, keep_all
 from lazytrain.schedule.instance import Bandwidth, Budget, Costs, Execution, PartSpec
 from lazytrain.schedule.plan import Home
-from lazytrain.schedule.simulate import simulate
+from lazytrain.schedule.simulate import simulate, with_prediction
 from lazytrain.units import MIB
 
 LAYERS = 8
 F, B = 1.0, 3.0
+# Of `make_timed`: forward and backward of eight layers, embedding and loss.
 STEP = 0.5 + LAYERS * F + 0.25 + LAYERS * B
-
-
-@pytest.fixture
-def make_timed(make_instance):
-    """Return a maker of eight-layer instances: 1 s forward, 3 s backward, fast links.
-
-    The embedding takes a quarter of a second each way, and so does the loss.
-    """
-
-    def make(**changes):
-        values = {
-            "rho_s": (F,) * LAYERS,
-            "window_write_s": (F,) * LAYERS,
-            "window_read_s": (B,) * LAYERS,
-            "budget_bytes": Budget(gpu=900, cpu=0, nvme=0),
-            "bandwidth": Bandwidth(d2h=1e9, h2d=1e9, nvme_write=1e9, nvme_read=1e9),
-            "costs": Costs(embedding_s=0.5, turn_s=0.25),
-        }
-        return make_instance(layers=LAYERS, **values | changes)
-
-    return make
 
 
 def tasks_of(result, name):
@@ -210,3 +191,44 @@ def test_waiting_gradients_go_down_one_by_one_behind_the_clip(make_parts):
     starts = sorted(task.start_s for task in updates)
     gaps = [after - before for before, after in pairwise(starts)]
     assert gaps == pytest.approx([5.0] * (LAYERS - 1))
+
+
+def test_nothing_of_a_block_runs_before_its_boundary_is_back(make_timed):
+    """Boundary 0 takes 40 s to come back; the block's first replay waits for it."""
+    instance = make_timed(
+        budget_bytes=Budget(gpu=200, cpu=100, nvme=0),
+        bandwidth=Bandwidth(d2h=1e9, h2d=2.5, nvme_write=1, nvme_read=1),
+    )
+    plan = fixed_interval(instance, 4)
+    assert plan.homes[:5:4] == (Home.GPU, Home.CPU)
+    result = simulate(plan, instance)
+    read = one(result, "read 4")
+    assert read.end_s - read.start_s == pytest.approx(40.0)
+    assert one(result, "replay 4").start_s == pytest.approx(read.end_s)
+
+
+def test_a_longer_read_ahead_may_not_hold_more_than_the_budget(make_timed):
+    """Reads of 10 s: eight blocks ahead would hide most, but hold an eighth boundary.
+
+    Four ahead, three kept ones are gone before the first comes back.
+    """
+    values = {"bandwidth": Bandwidth(d2h=1e9, h2d=10, nvme_write=1, nvme_read=1)}
+    instance = make_timed(budget_bytes=Budget(gpu=700, cpu=200, nvme=0), **values)
+    plan = plan_of(instance, "CC" + "G" * 7)
+    chosen = with_prediction(plan, instance)
+    assert chosen.read_ahead_blocks == 4
+    assert chosen.prediction.peak_bytes["gpu"] <= 700
+    far = plan.model_copy(update={"read_ahead_blocks": 8})
+    assert simulate(far, instance).step_s < chosen.prediction.step_s
+    roomy = make_timed(budget_bytes=Budget(gpu=800, cpu=200, nvme=0), **values)
+    assert with_prediction(plan, roomy).read_ahead_blocks == 8
+
+
+def test_a_read_ahead_that_gains_nothing_stays_short(make_timed):
+    instance = make_timed(
+        mandatory_h2d_bytes=(1000,) * LAYERS,
+        bandwidth=Bandwidth(d2h=1e9, h2d=100, nvme_write=1, nvme_read=1),
+    )
+    plan = with_prediction(keep_all(instance), instance)
+    assert plan.prediction.exposed_s["h2d"] > 0
+    assert plan.read_ahead_blocks == 2

@@ -14,7 +14,7 @@ from lazytrain.schedule.heuristics import (
     recompute_all,
     sqrt_l,
 )
-from lazytrain.schedule.instance import Budget, Fixed, Options
+from lazytrain.schedule.instance import Bandwidth, Budget, Fixed, Options
 
 
 def letters(plan):
@@ -104,3 +104,21 @@ def test_the_dynamic_program_refuses_a_second_tier_and_what_it_leaves_out(
     assert single_tier(make_instance(**alone)).solve.status == "optimal"
     with pytest.raises(InvalidInput, match=why):
         single_tier(make_instance(**alone | change))
+
+
+def test_what_no_window_can_bring_back_stays_in_hbm(make_instance):
+    """Read a layer ahead, boundary 5 would need window 6 of 0..5."""
+    instance = make_instance(
+        options=Options(read_deadline="layer"),
+        budget_bytes=Budget(gpu=200, cpu=700, nvme=0),
+    )
+    plan = keep_all(instance)
+    check(plan, instance).raise_if_violated()
+    assert letters(plan) == "cccccgg"
+
+
+def test_greedy_takes_the_faster_tier_of_two_that_cost_the_same(make_instance):
+    fast = Bandwidth(d2h=1e6, h2d=1e6, nvme_write=1e6, nvme_read=1e6)
+    roomy = Budget(gpu=700, cpu=700, nvme=700)
+    instance = make_instance(bandwidth=fast, budget_bytes=roomy, lambda_n_s=0.0)
+    assert letters(greedy(instance)) == "ggggggg"

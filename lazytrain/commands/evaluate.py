@@ -63,6 +63,10 @@ def evaluate(
         Path | None,
         typer.Option(help="those weights; default: the run's, or its seed's"),
     ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="plain, alpaca or chatml; default: the tokenizer's own"),
+    ] = None,
     stream: Annotated[
         StreamName,
         typer.Option(help="let layers stream through the GPU; auto: if they must"),
@@ -87,6 +91,7 @@ def evaluate(
         initial_weights=initial_weights,
         stream=stream.value,
         out=out,
+        template=template,
     )
     result = run_evaluation(request)
     write(result, out)

@@ -53,6 +53,7 @@ class Request:
     initial_weights: Path | None = None
     stream: Stream = "auto"
     out: Path | None = None
+    template: str | None = None
 
 
 def run_evaluation(request: Request) -> EvalRecord:
@@ -72,7 +73,7 @@ def run_evaluation(request: Request) -> EvalRecord:
     device = device_for(subject.accelerator)
     model = load_model(request.weights, device, request.stream)
     tokenizer = load_tokenizer(str(request.weights), model.config.vocab_size)
-    with_template(tokenizer, None)
+    with_template(tokenizer, request.template)
     budget = request.max_new_tokens or answer_budget(test, tokenizer)
 
     def answers(title: str, which: Any) -> list[Prediction]:

@@ -1,6 +1,7 @@
 """Batched cached generation equals one prompt at a time without a cache."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -190,6 +191,10 @@ def test_any_file_with_questions_and_answers_can_be_evaluated(run_folder, tmp_pa
     found = run_evaluation(request)
     assert found.by_type == {"question": (0, 3)}
     assert (found.before, found.majority_baseline) == (None, 0.0)
+    with pytest.raises(InvalidInput, match="template = 'other': choose one of"):
+        run_evaluation(replace(request, template="other"))
+    plain = run_evaluation(replace(request, template="plain"))
+    assert plain.predictions != found.predictions
 
 
 def test_a_run_without_a_model_passes_its_reason_on(run_folder, tmp_path):

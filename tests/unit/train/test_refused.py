@@ -198,3 +198,15 @@ def test_rows_left_out_and_test_rows_seen_in_training_are_told(
     result = train(trained, tmp_path / "other", **data)
     assert result.exit_code == 0, repr(result.exception)
     assert "3 of 3 test rows share their question" in caplog.text
+
+
+def test_what_a_killed_process_left_half_written_is_removed(again, tmp_path):
+    run = tmp_path / "run"
+    for folder in (".prepared.abc", ".weights.abc"):
+        (run / folder).mkdir()
+        (run / folder / "rows.jsonl").write_text("half")
+    for file in (".rows.jsonl.abc", ".evaluations.jsonl.abc", ".record.json.abc"):
+        (run / file).write_text("half")
+    (run / ".mine.swp").write_text("not the run's")
+    assert again(num_steps=3).exit_code == 0
+    assert [path.name for path in run.glob(".*")] == [".mine.swp"]

@@ -20,6 +20,7 @@ from lazytrain.baselines.finished import FinishedStep, Stopwatch
 from lazytrain.baselines.initial import build_model
 from lazytrain.baselines.operators import one_build_at_a_time
 from lazytrain.baselines.zero_disk import disk_io, disk_offload
+from lazytrain.baselines.zero_overrides import replace_faulty_parts
 from lazytrain.config import OptimizerSettings
 from lazytrain.data.batches import Batch
 from lazytrain.executor.protocol import Peaks, StepResult
@@ -121,6 +122,8 @@ class ZeroEngine:
             _patch_with_liger(setup.model_config)
         import deepspeed
 
+        if options.nvme_path is not None:
+            replace_faulty_parts()
         decoder = Decoder(setup.model_config)
         self.num_parameters = decoder.num_parameters
         model = build_model(

@@ -4,12 +4,15 @@ DeepSpeed's defaults use one thread, wait for each read and write, and update su
 of 10^9 elements: a model below that is one sub-group, and nothing overlaps. Here the
 next sub-group is read and the last one written while the CPU updates the one between.
 
-A fault of DeepSpeed's own, with or without these settings: on a real disk a sub-group's
-gradients came back wrong (sum of magnitudes 105.6 for 220.5) and nothing was raised.
-Probable cause: they are read to addresses that parameters of odd sizes leave unaligned,
-which direct I/O does not take; tmpfs takes any. There the losses are bit for bit those
-of the host's optimizer in most trials: 2 of 12 differed from the second step on, one
-with DeepSpeed's defaults, for a reason not found.
+Up to 10^9 parameters stay on the host (``max_in_cpu``), the rest is on the disk. Those
+used again within 10^9 elements would be kept, each with one of five read buffers:
+beyond five DeepSpeed stops with an AssertionError, and given more buffers it stops at
+a parameter asked for twice. So none is kept (``stage3_max_reuse_distance``).
+
+As released, DeepSpeed trains wrongly on a disk and raises nothing: `zero_overrides`
+says why and replaces the faulty parts, `swap_io` stops a run whose files come back
+wrong. With both, losses are bit for bit those of the host's optimizer, on a disk and on
+tmpfs, with all parameters on the host and with none.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ def disk_offload(path: str, largest: int, *, pin_memory: bool) -> dict[str, Any]
     pipeline = {"pipeline_read": True, "pipeline_write": True}
     return {
         "sub_group_size": _SUB_GROUP_ELEMENTS,
+        "stage3_max_reuse_distance": 0,
         "offload_optimizer": target | pipeline | {"buffer_count": _OPTIMIZER_BUFFERS},
         "offload_param": target | {"buffer_size": max(_PARAMETER_ELEMENTS, largest)},
     }

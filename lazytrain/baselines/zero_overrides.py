@@ -1,4 +1,4 @@
-"""What is replaced in DeepSpeed 0.19 so that ZeRO-Infinity trains as ZeRO-3 does.
+"""What is replaced in DeepSpeed 0.19.8 so that ZeRO-Infinity trains as ZeRO-3 does.
 
 Three faults, none of which raises anything:
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from lazytrain.baselines.swap_io import PAGE_BYTES, CheckedHandle, Ledger
 from lazytrain.errors import InvalidInput
 
-KNOWN_VERSIONS = "0.19."
+KNOWN_VERSIONS = ("0.19.8",)
 
 
 def refuse_unknown(version: str) -> None:
@@ -35,10 +35,11 @@ def refuse_unknown(version: str) -> None:
     Raises:
         InvalidInput: If the release is another.
     """
-    if not version.startswith(KNOWN_VERSIONS):
+    if version.partition("+")[0] not in KNOWN_VERSIONS:
+        proved = " or ".join(KNOWN_VERSIONS)
         remedy = (
-            f"its swapping to disk was proved for {KNOWN_VERSIONS}* only, with parts "
-            "of it replaced: pip install 'lazytrain[baselines]'"
+            "its swapping to disk trains wrongly unless parts of it are replaced, which "
+            f"is proved for {proved} alone: pip install deepspeed=={KNOWN_VERSIONS[-1]}"
         )
         raise InvalidInput("DeepSpeed", version, remedy)
 

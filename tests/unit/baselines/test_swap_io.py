@@ -206,7 +206,9 @@ def test_a_gradient_without_enough_whole_pages_stays_in_memory():
     assert torch.equal(torch.cat(pieces), torch.cat([large, small]))
 
 
-def test_an_unknown_deepspeed_is_refused():
+@pytest.mark.parametrize("version", ["0.19.7", "0.19.80", "0.20.0"])
+def test_an_unknown_deepspeed_is_refused(version):
     refuse_unknown("0.19.8")
-    with pytest.raises(InvalidInput, match=r"DeepSpeed = '0\.20\.0'"):
-        refuse_unknown("0.20.0")
+    refuse_unknown("0.19.8+local")
+    with pytest.raises(InvalidInput, match=f"DeepSpeed = '{version}'"):
+        refuse_unknown(version)

@@ -38,8 +38,8 @@ def refuse_unknown(version: str) -> None:
     if version.partition("+")[0] not in KNOWN_VERSIONS:
         proved = " or ".join(KNOWN_VERSIONS)
         remedy = (
-            "its swapping to disk trains wrongly unless parts of it are replaced, which "
-            f"is proved for {proved} alone: pip install deepspeed=={KNOWN_VERSIONS[-1]}"
+            "its swapping to disk trains wrongly unless parts of it are replaced, and "
+            f"that is proved for {proved}: pip install deepspeed=={KNOWN_VERSIONS[-1]}"
         )
         raise InvalidInput("DeepSpeed", version, remedy)
 

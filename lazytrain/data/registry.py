@@ -75,7 +75,7 @@ def load_mixture(mixture: Mixture) -> LoadedRows:
         given = "train_on_prompt, mask_history"
         raise InvalidInput(given, (True, True), "the one undoes the other; give one")
     if not mixture.names:
-        raise InvalidInput("dataset", mixture.dataset, "name at least one data set")
+        raise InvalidInput("data", mixture.dataset, "name at least one data set")
     _check_weights(mixture.weights or {})
     parts: list[list[Row]] = []
     skipped: Counter[str] = Counter()
@@ -130,7 +130,7 @@ def _unknown(name: str, folder: Path, known: dict[str, Any]) -> InvalidInput:
         f"is neither in {folder / INFO_FILE} ({', '.join(sorted(known))}) nor a file, "
         "a folder or a hub id"
     )
-    return InvalidInput("dataset", name, remedy)
+    return InvalidInput("data", name, remedy)
 
 
 def _limited(rows: list[Row], most: int | None, seed: int) -> list[Row]:
@@ -148,7 +148,7 @@ def _check_weights(weights: dict[str, float]) -> None:
     """Refuse weights that give no sane shares, before any data is read."""
     for name, weight in weights.items():
         if not (math.isfinite(weight) and weight > 0):
-            raise InvalidInput(f"dataset.{name}", weight, "must be above zero")
+            raise InvalidInput(f"data.{name}", weight, "must be above zero")
     if not weights:
         return
     if max(weights.values()) / MOST_RATIO > min(weights.values()):
@@ -156,9 +156,9 @@ def _check_weights(weights: dict[str, float]) -> None:
             f"the largest weight may be {MOST_RATIO:,.0f} times the smallest at most; "
             "leave out the data set that has next to no share"
         )
-        raise InvalidInput("dataset", weights, remedy)
+        raise InvalidInput("data", weights, remedy)
     if not math.isfinite(sum(weights.values())):
-        raise InvalidInput("dataset", weights, "give shares, such as 0.3 and 0.7")
+        raise InvalidInput("data", weights, "give shares, such as 0.3 and 0.7")
 
 
 def _mixed(parts: list[list[Row]], mixture: Mixture) -> list[list[Row]]:
@@ -177,7 +177,7 @@ def _mixed(parts: list[list[Row]], mixture: Mixture) -> list[list[Row]]:
             f"{most:,} are mixed; give weights nearer to the data sets' sizes, or "
             "strategy under"
         )
-        raise InvalidInput("dataset", weights, remedy)
+        raise InvalidInput("data", weights, remedy)
     return [
         _taken(part, round(total * share), mixture.seed)
         for part, share in zip(parts, shares, strict=True)

@@ -153,3 +153,17 @@ def test_a_wrong_description_is_named_by_its_key(tmp_path, entry, message):
     (tmp_path / "dataset_info.json").write_text(json.dumps({"mine": entry}))
     with pytest.raises(InvalidInput, match=message):
         load_mixture(Mixture(dataset="mine", dataset_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ([], "^data = .*name at least one"),
+        ({"a": 0.0}, r"^data\.a = 0\.0: "),
+        ({"a": 1e-9, "b": 1.0}, "^data = .*largest weight"),
+        ("nowhere", "^data = 'nowhere': "),
+    ],
+)
+def test_an_error_of_a_mixture_has_the_keys_own_name(tmp_path, named, message):
+    with pytest.raises(InvalidInput, match=message):
+        load_mixture(Mixture(dataset=named, dataset_dir=str(tmp_path)))

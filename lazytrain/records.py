@@ -359,6 +359,9 @@ class RunRecord(Contract):
     purpose: Literal["throughput", "quality"]
     device: str
     cap_bytes: int | None = None
+    host_cap_bytes: int | None = Field(
+        default=None, description="host memory that the run was allowed, if configured"
+    )
     status: Literal["ok", "oom", "host_oom", "not_run"]
     reason: str | None = None
     requested_bytes: int | None = None

@@ -55,6 +55,7 @@ class ThroughputRow(Contract):
     master: str
     optimizer_state: str
     gpu_cap_gb: Number
+    host_cap_gb: Number
     asked_host_gb: Number
     refused_gpu_gb: Number
     solve_status: str
@@ -131,6 +132,7 @@ def throughput_row(
         master=record.master if record else "",
         optimizer_state=record.optimizer_state if record else "",
         gpu_cap_gb=fixed(gigabytes(record.cap_bytes) if record else None, 1),
+        host_cap_gb=fixed(gigabytes(record.host_cap_bytes) if record else None, 1),
         asked_host_gb=_asked_gb(record, "host_oom"),
         refused_gpu_gb=_asked_gb(record, "oom"),
         solve_status=(record.solve_status or "") if record else "",

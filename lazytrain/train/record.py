@@ -10,7 +10,14 @@ from lazytrain.executor.protocol import Engine, Peaks
 from lazytrain.profile.hardware import device_for, gpu_cap_bytes, settings_for
 from lazytrain.profile.memory import gpu_memory_bytes
 from lazytrain.provenance import collect, device_name
-from lazytrain.records import PlanVsMeasured, RunRecord, WindowCheck, sha256_file
+from lazytrain.records import (
+    PlanVsMeasured,
+    RunRecord,
+    WindowCheck,
+    canonical_json,
+    sha256_file,
+    sha256_text,
+)
 from lazytrain.schedule.plan import Plan
 from lazytrain.train.capacity import configured_bytes
 from lazytrain.train.measure import Outcome
@@ -136,6 +143,8 @@ def record_of(request: RunRequest, found: dict[str, Any]) -> RunRecord:
     made_from = {
         "split": sha256_file(request.split),
         "rows": sha256_file(request.rows),
+        # Every setting counts, whatever file or option it came from.
+        "config": sha256_text(canonical_json(request.config)),
     }
     if request.plan is not None:
         made_from["plan"] = sha256_file(request.plan)
@@ -150,6 +159,9 @@ def record_of(request: RunRequest, found: dict[str, Any]) -> RunRecord:
         purpose=request.purpose,
         device=device_name(row.accelerator),
         cap_bytes=_cap_bytes(request),
+        host_cap_bytes=configured_bytes(
+            settings_for(request.config, row.accelerator).budgets
+        ),
         provenance=collect(row.accelerator, made_from),
         **found,
     )

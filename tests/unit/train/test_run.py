@@ -23,7 +23,14 @@ from lazytrain.data.rows import write_rows
 from lazytrain.data.split import SplitSettings, split_rows
 from lazytrain.data.synthetic import generate
 from lazytrain.errors import InvalidInput
-from lazytrain.records import RunRecord, StepRecord, read, write
+from lazytrain.records import (
+    RunRecord,
+    StepRecord,
+    canonical_json,
+    read,
+    sha256_text,
+    write,
+)
 from lazytrain.train import run as run_module
 from lazytrain.train.lock import DeviceBusy
 from lazytrain.train.request import RunRequest
@@ -78,7 +85,11 @@ def test_a_throughput_row_is_measured(data, tmp_path):
     assert record.tflops == pytest.approx(expected)
     assert record.host_peak_bytes > 10**8
     assert record.eval_loss is None
-    assert set(record.provenance.made_from) == {"split", "rows"}
+    assert record.host_cap_bytes is None
+    made_from = record.provenance.made_from
+    assert set(made_from) == {"split", "rows", "config"}
+    settings = request(data, tmp_path).config
+    assert made_from["config"] == sha256_text(canonical_json(settings))
     lines = (tmp_path / "steps.jsonl").read_text().splitlines()
     steps = [StepRecord.model_validate_json(line) for line in lines]
     assert [step.step for step in steps] == [1, 2]
@@ -169,6 +180,7 @@ def test_a_row_the_host_cannot_hold_says_what_it_asked_for(data, tmp_path):
 def test_a_row_that_outgrew_a_host_cap_says_its_peak(data, tmp_path):
     # Above what the preflight counts, below what a process with torch takes.
     record = run_row(request(data, tmp_path, budgets=Budgets(host_capacity="100MiB")))
+    assert record.host_cap_bytes == 100 << 20
     assert record.status == "host_oom"
     assert record.requested_bytes == record.host_peak_bytes
 

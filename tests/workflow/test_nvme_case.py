@@ -31,9 +31,8 @@ def test_a_recorded_machine_needs_nothing_measured(workspace):
     kept = ROOT / "results" / "recorded" / "h200" / "profile" / "h200"
     folder = workspace.folder / "results" / "recorded" / "h200"
     shutil.copytree(kept, folder / "profile" / "h200")
-    record = folder / "3B" / "lazytrain" / "record.json"
-    record.parent.mkdir(parents=True)
-    record.write_text('{"accelerator": "h200", "purpose": "throughput"}')
+    rows = ROOT / "results" / "recorded" / "h200" / "runs" / "h200" / "3B"
+    shutil.copytree(rows, folder / "3B")
     words = (*(name.format("h200") for name in TARGETS), "--config")
     assert workspace.planned(*words, "records=recorded/h200") == CASE
     done = workspace.snakemake("-n", *words, "records=recorded/h200")

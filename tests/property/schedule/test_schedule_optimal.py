@@ -145,3 +145,12 @@ def test_instances_cover_what_matters():
     assert exposed >= 5
     assert 1 <= infeasible <= 30
     assert np.isfinite(exposed)
+
+
+@pytest.mark.parametrize("method", ["milp", "literal", "literal-without-suffix-rows"])
+def test_a_byte_that_crosses_link_and_disk_at_once_costs_more(method):
+    """Here the two may not use different windows, and the optimum is dearer for it."""
+    apart = random_instance(9045, layers=4)
+    coupled = random_instance(9045, layers=4, options=Options(nvme_coupling="gds"))
+    assert optimum(coupled) > optimum(apart) + 1e-3
+    assert optimum(coupled, method) == pytest.approx(highs(coupled), abs=1e-6)

@@ -19,6 +19,7 @@ from lazytrain.data.prompts import with_template
 from lazytrain.data.registry import load_mixture
 from lazytrain.data.rows import read_rows, write_rows
 from lazytrain.data.split import SplitSettings, side_rows
+from lazytrain.models.decoder import Decoder
 from lazytrain.profile.accelerator import resolve_accelerator
 from lazytrain.profile.hardware import device_for, gpu_cap_bytes
 from lazytrain.records import RunRecord, SplitManifest, read, write, write_text
@@ -29,6 +30,7 @@ from lazytrain.train.lock import hold_accelerator, hold_out
 from lazytrain.train.planning import make_plan, without_borders
 from lazytrain.train.request import RunRequest, training_batches
 from lazytrain.train.resume import AUTO, begin, reusable_plan
+from lazytrain.train.room import check_room
 from lazytrain.train.run import guarded, leave, train_source
 from lazytrain.train.source import RANDOM, Source, load_source
 
@@ -116,6 +118,7 @@ def _fine_tune(settings: FineTune, resume: str) -> RunRecord:
     source = load_source(weights, name)
     with_template(source.tokenizer, settings.template)
     _check_given(settings, accelerator, source)
+    check_room(settings, Decoder(source.config).num_parameters)
     _tell(settings, source)
     with hold_accelerator(accelerator):
         request, point = _begun(settings, accelerator, source, resume)

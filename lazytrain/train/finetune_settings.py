@@ -91,7 +91,11 @@ class FineTune(Contract):
     exact_match: ExactMatchSettings = ExactMatchSettings(
         every_epochs=0.1, before="sample", after="full"
     )
-    save_every: int = Field(default=0, ge=0, description="0: save no checkpoint")
+    save_every: int = Field(
+        default=100,
+        ge=0,
+        description="steps between checkpoints, one more at the end; 0: none",
+    )
     keep_checkpoints: int = Field(default=2, ge=1)
     seed: int = 0
     wandb: Literal["disabled", "offline", "online"] = "disabled"

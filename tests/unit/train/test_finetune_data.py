@@ -164,7 +164,8 @@ def test_masks_are_those_asked_for(folder, plan):
         "last turn": {"mask_history": True},
         "everything": {"train_on_prompt": True},
     }.items():
-        path = settings(folder, plan, data="talks", num_steps=2, **options)
+        options |= {"data": "talks", "out": str(folder / name)}
+        path = settings(folder, plan, num_steps=2, **options)
         found[name] = supervised(train(path))
     assert found["last turn"] < found["all turns"] < found["everything"]
 
@@ -215,7 +216,8 @@ def test_like_lengths_share_a_batch(folder, plan):
     data = ["alpaca", str(folder / "pairs.jsonl")]
     waste = {}
     for grouped in (False, True):
-        path = settings(folder, plan, data=data, num_steps=7, group_by_length=grouped)
+        changes = {"group_by_length": grouped, "out": str(folder / f"run-{grouped}")}
+        path = settings(folder, plan, data=data, num_steps=7, **changes)
         steps = read_lines(StepRecord, train(path) / "steps.jsonl")
         real = sum(step.real_tokens for step in steps)
         waste[grouped] = 1 - real / sum(step.padded_tokens for step in steps)

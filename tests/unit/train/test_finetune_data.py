@@ -121,7 +121,7 @@ def train(path: Path):
     result = CliRunner().invoke(app, ["train", str(path)])
     if result.exception is not None:
         raise result.exception
-    return path.parent / "run"
+    return Path(yaml.safe_load(path.read_text())["out"])
 
 
 def test_one_run_mixes_every_shape(folder, plan):

@@ -11,6 +11,7 @@ import fcntl
 import importlib.util
 import os
 import re
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from lazytrain.optim.build import cache_folder
 
 FOLDER = "TORCH_EXTENSIONS_DIR"
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+PROGRAMS = "PATH"
 _REFUSED = "Unable to JIT load"
 REMEDIES = {"async_io": "it needs libaio and its headers (libaio-dev, libaio-devel)"}
 
@@ -60,6 +62,8 @@ def one_build_at_a_time() -> Iterator[None]:
 
     The kernel drops the outer lock with the process, however it ends. A folder that
     the environment names may be shared with others: its lock files are left alone.
+    This interpreter's own ninja comes first: two of different releases cannot read each
+    other's logs, and each would build anew what the other has built.
     """
     is_ours = FOLDER not in os.environ
     folder = operator_folder()
@@ -68,8 +72,11 @@ def one_build_at_a_time() -> Iterator[None]:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if is_ours:
             remove_leftovers(folder)
-        given = {name: os.environ.get(name) for name in (FOLDER, ARCHITECTURES)}
+        changed = (FOLDER, ARCHITECTURES, PROGRAMS)
+        given = {name: os.environ.get(name) for name in changed}
         os.environ[FOLDER] = str(folder)
+        scripts = sysconfig.get_path("scripts")
+        os.environ[PROGRAMS] = os.pathsep.join([scripts, given[PROGRAMS] or os.defpath])
         if named := given[ARCHITECTURES]:
             os.environ[ARCHITECTURES] = plain_architectures(named)
         try:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 import torch
@@ -98,6 +99,14 @@ def test_a_killed_builds_lock_file_is_removed(tmp_path, monkeypatch):
         with other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert operators.FOLDER not in os.environ
+
+
+def test_this_interpreters_ninja_comes_first_while_building(tmp_path, monkeypatch):
+    monkeypatch.setenv(operators.FOLDER, str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    with one_build_at_a_time():
+        assert os.environ["PATH"] == f"{sysconfig.get_path('scripts')}:/usr/bin"
+    assert os.environ["PATH"] == "/usr/bin"
 
 
 def test_a_folder_shared_with_others_keeps_its_locks(tmp_path, monkeypatch):

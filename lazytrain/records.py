@@ -303,27 +303,6 @@ class StepRecord(Contract):
     breakdown_s: dict[str, float] = Field(default_factory=dict)
 
 
-class BatchSearch(Contract):
-    """``search.json``: which batches of a row took a full step, by probe.
-
-    ``infeasible`` is the smallest batch that ran out of memory, None if none did: the
-    largest feasible batch lies from ``feasible`` (0: no probe fitted) to below it. A
-    probe that took longer than it may counts as one that did not fit.
-    """
-
-    accelerator: str
-    scale: str
-    system: str
-    low: int
-    high: int
-    probes: dict[int, bool]
-    feasible: int
-    infeasible: int | None
-    too_long: tuple[int, ...] = Field(
-        default=(), description="probes that were ended after their time, not by memory"
-    )
-
-
 class WindowCheck(Contract):
     """One compute window: what the plan expects and what the last step took."""
 

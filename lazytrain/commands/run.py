@@ -60,7 +60,11 @@ def run(
         str, typer.Option(help="auto, never, or a checkpoint or run to go on from")
     ] = "never",
     search_batch: Annotated[
-        str, typer.Option(help="LOW:HIGH, measure at the largest batch that fits")
+        str,
+        typer.Option(
+            help="auto or LOW:HIGH, measure at the largest batch that fits; auto looks"
+            " around an estimate"
+        ),
     ] = "",
     probe_limit_s: Annotated[
         float,
@@ -135,10 +139,16 @@ def _planner(
 def _run_searched(
     request: RunRequest, bounds: str, planner: Planner | None, limit_s: float
 ) -> None:
-    """Search the largest batch within ``LOW:HIGH`` and measure the row there."""
-    from lazytrain.train.max_batch import Bracket, run_at_largest_batch
+    """Search the largest batch within the bounds and measure the row there."""
+    from lazytrain.train.bracket import AUTO, estimated, typed
+    from lazytrain.train.max_batch import run_at_largest_batch
 
-    low, _, high = bounds.partition(":")
-    if not (low.isdecimal() and high.isdecimal()):
-        raise InvalidInput("search_batch", bounds, "write LOW:HIGH, such as 16:256")
-    run_at_largest_batch(request, Bracket(int(low), int(high)), planner, limit_s)
+    if bounds != AUTO:
+        bracket = typed(bounds)
+    elif planner is None:
+        remedy = "needs --hardware and --layers to estimate from; or write LOW:HIGH"
+        raise InvalidInput("search_batch", bounds, remedy)
+    else:
+        profiles = planner.hardware, planner.layers
+        bracket = estimated(*profiles, request.row, request.config)
+    run_at_largest_batch(request, bracket, planner, limit_s)

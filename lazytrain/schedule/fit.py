@@ -43,11 +43,21 @@ def fit(
         return obstacle(shape, machine, replace(job, **changed))
 
     smallest = 1 if search == "batch" else 2
-    return _largest(trial, smallest)
+    return largest_without(trial, smallest)
 
 
-def _largest(trial: Callable[[int], str], smallest: int) -> tuple[int | None, str]:
-    """Search the largest value without an obstacle: doubling, then halving."""
+def largest_without(
+    trial: Callable[[int], str], smallest: int
+) -> tuple[int | None, str]:
+    """Search the largest value without an obstacle: doubling, then halving.
+
+    Args:
+        trial: Returns why a value is too large, or nothing.
+        smallest: Where to begin.
+
+    Returns:
+        The value and what stops the next one; None if the smallest is too large.
+    """
     reason = trial(smallest)
     if reason:
         return None, reason

@@ -15,19 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lazytrain import systems
 from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput, NoSchedule
-from lazytrain.records import (
-    BatchSearch,
-    HardwareProfile,
-    LayerProfile,
-    RunRecord,
-    write,
-)
+from lazytrain.records import HardwareProfile, LayerProfile, RunRecord, write
 from lazytrain.schedule.check import check
 from lazytrain.schedule.no_plan import NoPlan
 from lazytrain.schedule.order import problem_for
+from lazytrain.searched import BatchSearch
 from lazytrain.train import earlier
+from lazytrain.train.bracket import Bracket
 from lazytrain.train.build import PLANNED
 from lazytrain.train.request import RunRequest
 from lazytrain.train.run import run_in_process_of_its_own, run_row
@@ -36,24 +33,6 @@ from lazytrain.train.subprocess_run import RunTooLong
 log = logging.getLogger(__name__)
 MAX_PROBES = 4
 PROBE_LIMIT_S = 600.0
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """Where to look: ``low`` is believed feasible, ``high`` is the largest of interest.
-
-    Neither is trusted: only probes say what is feasible.
-    """
-
-    low: int
-    high: int
-
-    def __post_init__(self) -> None:
-        """Refuse an empty bracket."""
-        if not 1 <= self.low <= self.high:
-            raise InvalidInput(
-                "bracket", f"{self.low}:{self.high}", "need 1 <= low <= high"
-            )
 
 
 @dataclass
@@ -238,6 +217,8 @@ def run_at_largest_batch(
     if request.row.system in PLANNED and planner is None:
         remedy = "give hardware.json and layers.json to plan each batch"
         raise InvalidInput("system", request.row.system, remedy)
+    if not systems.is_planned(request.row.system):  # profiles were for the estimate
+        planner = None
     found = search_batch(request, bracket, planner.plan if planner else None, limit_s)
     batch = found.feasible or bracket.low
     plan = None
@@ -259,6 +240,7 @@ def _described(row: RunRow, bracket: Bracket, found: Search) -> BatchSearch:
         system=row.system,
         low=bracket.low,
         high=bracket.high,
+        estimated=bracket.estimated,
         probes=found.probes,
         feasible=found.feasible,
         infeasible=found.infeasible,

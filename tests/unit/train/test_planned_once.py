@@ -11,7 +11,6 @@ from test_order_entry import ROW, Order, pipeline
 
 from lazytrain.config import PipelineConfig
 from lazytrain.records import (
-    BatchSearch,
     HardwareProfile,
     LayerProfile,
     RunRecord,
@@ -24,7 +23,9 @@ from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.no_plan import NoPlan
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.solve import Limits
-from lazytrain.train.max_batch import Bracket, Planner, run_at_largest_batch
+from lazytrain.searched import BatchSearch
+from lazytrain.train.bracket import Bracket
+from lazytrain.train.max_batch import Planner, run_at_largest_batch
 from lazytrain.train.planning import make_plan
 from lazytrain.train.request import RunRequest
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from lazytrain.commands.run import app
 from lazytrain.errors import InvalidInput
-from lazytrain.records import BatchSearch, RunRecord, read
+from lazytrain.records import RunRecord, read
+from lazytrain.searched import BatchSearch
 from lazytrain.units import MIB
 
 CONFIG = """
@@ -80,6 +81,39 @@ def test_the_largest_batch_is_probed_measured_and_kept(folder: Path) -> None:
     )
     assert not (out / "search.json").exists()
     assert (out / "search.json.previous").exists()
+
+
+def test_auto_begins_at_the_estimate(folder: Path) -> None:
+    """Ours is planned to the byte: the estimate's batch is the first to be probed."""
+    out = folder / "auto"
+    call(
+        *("run", "--config", folder / "config.yaml", "--scale", "3B"),
+        *("--system", "lazytrain", "--split", folder / "s.json"),
+        *("--rows", folder / "r", "--out", out, "--search-batch", "auto"),
+        *("--hardware", folder / "hardware.json", "--layers", folder / "layers.json"),
+    )
+    search = read(BatchSearch, out / "search.json")
+    assert search.estimated == search.high
+    assert search.low == search.high // 2
+    assert 1 <= len(search.probes) <= 4
+    assert search.high in search.probes
+    record = read(RunRecord, out / "record.json")
+    assert (record.status, record.batch) == ("ok", search.feasible)
+    assert search.feasible >= search.low
+
+
+def test_auto_needs_what_it_estimates_from(folder: Path) -> None:
+    """A rival runs without a plan, but its estimate comes from profiles too."""
+    words = [
+        *("run", "--scale", "3B", "--config", folder / "config.yaml"),
+        *("--system", "resident", "--split", folder / "s.json"),
+        *("--rows", folder / "r", "--out", folder / "none"),
+        "--search-batch=auto",
+    ]
+    error = CliRunner().invoke(app, [str(word) for word in words]).exception
+    assert isinstance(error, InvalidInput)
+    assert "--hardware and --layers" in str(error)
+    assert not (folder / "none").exists()
 
 
 def test_a_probe_ends_after_its_time(folder: Path) -> None:

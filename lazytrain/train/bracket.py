@@ -1,0 +1,183 @@
+"""Where to look for the largest batch that a system fits.
+
+A bracket is typed in, or comes from an estimate: what the system is expected to hold on
+the device (and, with ours, in every tier) at a batch, from the measured layers. Only
+probes say what fits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from lazytrain import systems
+from lazytrain.config import PipelineConfig, RunRow
+from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.optim.state import bytes_per_parameter
+from lazytrain.profile.hardware import dtype_of, settings_for
+from lazytrain.records import HardwareProfile, LayerProfile
+from lazytrain.schedule.baseline import EAGER_SLACK, baseline_bytes, least_bytes
+from lazytrain.schedule.derive import derive_instance
+from lazytrain.schedule.execution import reserve_bytes
+from lazytrain.schedule.fit import largest_without
+from lazytrain.schedule.heuristics import barest
+from lazytrain.schedule.host_room import host_capacity
+from lazytrain.units import format_bytes
+
+AUTO: Final = "auto"
+# Estimates of rivals lie within a fifth of the peaks of the recorded runs (a test holds
+# them to it); our own are the planner's, which refuses what is above them.
+RIVAL_SPREAD: Final = 0.25
+# Logits in bf16 and fp32 and the gradients of both.
+FULL_LOGITS_BYTES: Final = 12
+CHUNK_LOGITS_BYTES: Final = 6
+GATHERED_LAYERS: Final = 4  # ZeRO-3's parameters and gradients on the device at once
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Where to look: ``low`` is believed feasible, ``high`` is the largest of interest.
+
+    Neither is trusted: only probes say what is feasible.
+
+    Attributes:
+        estimated: The batch that the bracket was laid around; None if it was typed in.
+    """
+
+    low: int
+    high: int
+    estimated: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an empty bracket."""
+        if not 1 <= self.low <= self.high:
+            raise InvalidInput(
+                "bracket", f"{self.low}:{self.high}", "need 1 <= low <= high"
+            )
+
+
+def typed(text: str) -> Bracket:
+    """Return the bracket that ``LOW:HIGH`` names.
+
+    Raises:
+        InvalidInput: If the text is not two numbers, the smaller one first.
+    """
+    low, _, high = text.partition(":")
+    if not (low.isdecimal() and high.isdecimal()):
+        remedy = "write LOW:HIGH, such as 16:256, or auto"
+        raise InvalidInput("search_batch", text, remedy)
+    return Bracket(int(low), int(high))
+
+
+def estimated(
+    hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
+) -> Bracket:
+    """Return a bracket around the largest batch that a row's system should fit.
+
+    Args:
+        hardware: The machine, with its caps.
+        layers: The model's measured layers.
+        row: The row; its batch is ignored.
+        config: Settings of the pipeline.
+    """
+
+    def trial(batch: int) -> str:
+        changed = row.model_copy(update={"batch": batch})
+        return obstacle(hardware, layers, changed, config)
+
+    found, _ = largest_without(trial, 1)
+    largest = found or 0
+    if systems.BY_NAME[row.system].is_streaming:
+        return Bracket(max(1, largest // 2), max(1, largest), largest)
+    low = max(1, math.floor((1 - RIVAL_SPREAD) * largest))
+    return Bracket(low, max(1, math.ceil((1 + RIVAL_SPREAD) * largest)), largest)
+
+
+def obstacle(
+    hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
+) -> str:
+    """Return why a row is not expected to fit at its batch, or nothing if it is."""
+    if systems.BY_NAME[row.system].is_streaming:
+        return _no_schedule(hardware, layers, row, config)
+    needed = rival_device_bytes(hardware, layers, row, config)
+    if needed <= hardware.gpu_cap_bytes:
+        return ""
+    asked, has = format_bytes(needed), format_bytes(hardware.gpu_cap_bytes)
+    return f"needs {asked} of {has} of device memory"
+
+
+def _no_schedule(
+    hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
+) -> str:
+    """Return why not even the schedule that keeps least fits, or nothing."""
+    try:
+        instance = derive_instance(hardware, layers, row, config)
+        barest(instance)
+    except (InvalidInput, NoSchedule) as error:
+        return str(error)
+    room = host_capacity(settings_for(config, row.accelerator), hardware)
+    held = instance.fixed_bytes.cpu
+    if held <= room:
+        return ""
+    return f"needs {format_bytes(held)} of {format_bytes(room)} of host memory"
+
+
+def rival_device_bytes(
+    hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
+) -> int:
+    """Return what a rival is expected to hold on the device at its row's batch."""
+    family = systems.BY_NAME[row.system].family
+    reserve = reserve_bytes(hardware)
+    if family == "megatrain":
+        instance = derive_instance(hardware, layers, row, config)
+        assert instance.execution is not None
+        baseline = baseline_bytes(instance, layers, instance.execution)
+        return reserve + baseline + least_bytes(instance)
+    held = _resident_bytes if family == "resident" else _zero3_bytes
+    return reserve + int(held(layers, row, config))
+
+
+def _per_token(layers: LayerProfile) -> tuple[float, float, float]:
+    """Return bytes per token: all boundaries, one layer whole, all layers whole."""
+    costs = {cost.layer_type: cost for cost in layers.layers}
+    kinds = [costs[kind] for kind in layers.layer_types]
+    whole = [
+        cost.levels[-1].kept_bytes if cost.levels else cost.workspace_bytes
+        for cost in kinds
+    ]
+    boundaries = sum(cost.boundary_bytes for cost in kinds)
+    sizes = (boundaries, max(whole), sum(whole))
+    return sizes[0] / layers.tokens, sizes[1] / layers.tokens, sizes[2] / layers.tokens
+
+
+def _num_parameters(layers: LayerProfile) -> int:
+    """Return the parameters of a profiled model, a tied head counted once."""
+    costs = {cost.layer_type: cost.num_parameters for cost in layers.layers}
+    body = sum(costs[kind] for kind in layers.layer_types)
+    return body + layers.embedding_parameters + layers.head_parameters
+
+
+def _resident_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -> float:
+    """Return weights, gradients, 8-bit state, activations and a chunk of logits."""
+    tokens = row.batch * row.seq_len
+    boundaries, one, every = _per_token(layers)
+    kept = every if row.system.endswith("no-recompute") else boundaries + one
+    chunk = settings_for(config, row.accelerator).executor.loss_chunk_tokens
+    logits = CHUNK_LOGITS_BYTES * min(chunk, tokens) * layers.vocab_size
+    state = bytes_per_parameter(config.optimizer.master, eight_bit=True)
+    return _num_parameters(layers) * state + kept * tokens + logits
+
+
+def _zero3_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -> float:
+    """Return checkpoints, a layer on its way back, logits and gathered weights."""
+    tokens = row.batch * row.seq_len
+    boundaries, one, _ = _per_token(layers)
+    logits = FULL_LOGITS_BYTES * layers.vocab_size
+    if row.system.endswith("liger"):
+        logits = 0
+    itemsize = dtype_of(settings_for(config, row.accelerator).executor.dtype).itemsize
+    widest = max(cost.weight_bytes for cost in layers.layers)
+    ends = max(layers.embedding_parameters, layers.head_parameters) * itemsize
+    gathered = GATHERED_LAYERS * (widest + ends)
+    return (boundaries + EAGER_SLACK * one + logits) * tokens + gathered

@@ -157,7 +157,10 @@ def test_a_changed_row_runs_alone(finished, old, new, profiled):
 # Last: these leave other tables to be made again.
 @pytest.mark.parametrize(
     ("target", "table"),
-    [("results/table3.csv", "table3"), ("results/table3/3B.csv", "table3_scale")],
+    [
+        pytest.param("results/table3.csv", "table3", marks=pytest.mark.slow),
+        ("results/table3/3B.csv", "table3_scale"),
+    ],
 )
 def test_deleting_one_record_runs_that_run_alone(finished, target, table):
     made = finished.snakemake("--cores", "2", *SMOKE, target)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
+from counting import counted_solves
 
 from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.errors import NoSchedule
@@ -35,15 +36,7 @@ def profiles(hardware: HardwareProfile, compiled: LayerProfile) -> Profiles:
 @pytest.fixture
 def solves(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the real solves of each problem, and go on solving."""
-    counts: Counter[str] = Counter()
-    real = solver.solve_milp
-
-    def counted(instance: Instance, limits: Limits, method: str = "milp") -> Plan:
-        counts[instance.sha256] += 1
-        return real(instance, limits, method)
-
-    monkeypatch.setattr(solver, "solve_milp", counted)
-    return counts
+    return counted_solves(monkeypatch)
 
 
 @pytest.mark.parametrize("order", ORDERS)

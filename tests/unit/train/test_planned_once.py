@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from counting import counted_solves
 from streaming import small_config
 from test_order_entry import ROW, Order, pipeline
 
@@ -17,12 +18,10 @@ from lazytrain.records import (
     read,
     write,
 )
-from lazytrain.schedule import solve as solver
 from lazytrain.schedule.check import check
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.no_plan import NoPlan
 from lazytrain.schedule.plan import Plan
-from lazytrain.schedule.solve import Limits
 from lazytrain.searched import BatchSearch
 from lazytrain.train.bracket import Bracket
 from lazytrain.train.max_batch import Planner, run_at_largest_batch
@@ -33,15 +32,7 @@ from lazytrain.train.request import RunRequest
 @pytest.fixture
 def solves(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the real solves of each problem, and go on solving."""
-    counts: Counter[str] = Counter()
-    real = solver.solve_milp
-
-    def counted(instance: Instance, limits: Limits, method: str = "milp") -> Plan:
-        counts[instance.sha256] += 1
-        return real(instance, limits, method)
-
-    monkeypatch.setattr(solver, "solve_milp", counted)
-    return counts
+    return counted_solves(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,7 @@ class GgufFile(Mapping[str, Tensor]):
         self._last = None
         try:
             unpacked = dequantize(stored.data, stored.tensor_type)
+        # gguf raises these for a packing that it does not know and for damaged bytes.
         except (NotImplementedError, ValueError) as error:
             remedy = f"cannot be unpacked ({error}); give a file of another packing"
             raise InvalidInput("weights", stored.name, remedy) from error

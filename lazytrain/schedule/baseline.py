@@ -7,7 +7,7 @@ side of memory; a plan that is too large for the card ends in a recorded OOM.
 
 from __future__ import annotations
 
-from lazytrain.records import LayerProfile
+from lazytrain.records import LayerCost, LayerProfile
 from lazytrain.schedule.instance import Budget, Execution, Instance
 
 WHOLE_BATCH_BUFFERS = 5  # hidden states and gradients in flight
@@ -46,16 +46,18 @@ def least_bytes(instance: Instance) -> int:
     return held * instance.boundary_bytes[0]
 
 
+def whole_bytes(cost: LayerCost) -> int:
+    """Return what a layer keeps that recomputes nothing, for the profiled tokens."""
+    return cost.levels[-1].kept_bytes if cost.levels else cost.workspace_bytes
+
+
 def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> int:
     """Return what the baseline's step holds in HBM beside its checkpoints."""
     tokens = run.batch * run.seq_len
     itemsize = 2 if layers.dtype == "bfloat16" else 4
     ends = sum(part.weight_bytes for part in instance.parts if part.kind != "layer")
     widest = max(cost.weight_bytes for cost in layers.layers)
-    kept = max(
-        cost.levels[-1].kept_bytes if cost.levels else cost.workspace_bytes
-        for cost in layers.layers
-    )
+    kept = max(whole_bytes(cost) for cost in layers.layers)
     logits = LOGITS_SLACK * tokens * layers.vocab_size * itemsize
     body = EAGER_SLACK * kept * tokens / layers.tokens
     return int(

@@ -73,7 +73,7 @@ def problem(
         config_of(job),
         limits or Limits(),
     )
-    refuse_small_host(found.instance, machine)
+    refuse_small_host(found.instance, machine.cpu_memory_bytes)
     return found
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, Literal
 
+from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.records import HardwareProfile, LayerProfile
 from lazytrain.schedule.assumed import (
     Job,
     Machine,
@@ -97,20 +99,41 @@ def _obstacle(shape: ModelShape, machine: Machine, job: Job) -> str:
     reason = ""
     for tokens in _wave_tokens(job):
         trial = replace(job, micro_batch_tokens=tokens)
-        try:
-            instance = derive_instance(
-                hardware_of(machine),
-                layers_of(shape, machine, trial),
-                row_of(shape, trial),
-                config_of(trial),
-            )
-            refuse_small_host(instance, machine)
-            barest(instance)
-        except (InvalidInput, NoSchedule) as error:
-            reason = str(error)
-        else:
+        reason = reason_against(
+            hardware_of(machine),
+            layers_of(shape, machine, trial),
+            row_of(shape, trial),
+            config_of(trial),
+            machine.cpu_memory_bytes,
+        )
+        if not reason:
             return ""
     return reason
+
+
+def reason_against(
+    hardware: HardwareProfile,
+    layers: LayerProfile,
+    row: RunRow,
+    config: PipelineConfig,
+    host_bytes: int,
+) -> str:
+    """Return why not even the schedule that keeps least fits a run, or nothing.
+
+    Args:
+        hardware: The machine, measured or assumed.
+        layers: The model's layers, likewise.
+        row: The run.
+        config: Its settings.
+        host_bytes: Host memory that it may take in all.
+    """
+    try:
+        instance = derive_instance(hardware, layers, row, config)
+        refuse_small_host(instance, host_bytes)
+        barest(instance)
+    except (InvalidInput, NoSchedule) as error:
+        return str(error)
+    return ""
 
 
 def _wave_tokens(job: Job) -> Iterator[int]:
@@ -124,11 +147,11 @@ def _wave_tokens(job: Job) -> Iterator[int]:
             yield rows * job.seq_len
 
 
-def refuse_small_host(instance: Instance, machine: Machine) -> None:
+def refuse_small_host(instance: Instance, host_bytes: int) -> None:
     """Raise if host memory cannot hold what no schedule changes."""
     held = instance.fixed_bytes.cpu
-    if held > machine.cpu_memory_bytes:
+    if held > host_bytes:
         raise NoSchedule(
-            f"CPU memory {format_bytes(machine.cpu_memory_bytes)} is below the "
+            f"CPU memory {format_bytes(host_bytes)} is below the "
             f"{format_bytes(held)} of weights, gradients and optimizer state"
         )

@@ -13,16 +13,21 @@ from typing import Final
 
 from lazytrain import systems
 from lazytrain.config import PipelineConfig, RunRow
-from lazytrain.errors import InvalidInput, NoSchedule
+from lazytrain.errors import InvalidInput
 from lazytrain.optim.state import bytes_per_parameter
-from lazytrain.profile.hardware import dtype_of, settings_for
+from lazytrain.profile.hardware import settings_for
 from lazytrain.records import HardwareProfile, LayerProfile
-from lazytrain.schedule.baseline import EAGER_SLACK, baseline_bytes, least_bytes
+from lazytrain.schedule.baseline import (
+    EAGER_SLACK,
+    baseline_bytes,
+    least_bytes,
+    whole_bytes,
+)
 from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.execution import reserve_bytes
-from lazytrain.schedule.fit import largest_without
-from lazytrain.schedule.heuristics import barest
+from lazytrain.schedule.fit import largest_without, reason_against
 from lazytrain.schedule.host_room import host_capacity
+from lazytrain.schedule.parts import part_specs
 from lazytrain.units import format_bytes
 
 AUTO: Final = "auto"
@@ -99,28 +104,13 @@ def obstacle(
 ) -> str:
     """Return why a row is not expected to fit at its batch, or nothing if it is."""
     if systems.BY_NAME[row.system].is_streaming:
-        return _no_schedule(hardware, layers, row, config)
+        room = host_capacity(settings_for(config, row.accelerator), hardware)
+        return reason_against(hardware, layers, row, config, room)
     needed = rival_device_bytes(hardware, layers, row, config)
     if needed <= hardware.gpu_cap_bytes:
         return ""
     asked, has = format_bytes(needed), format_bytes(hardware.gpu_cap_bytes)
     return f"needs {asked} of {has} of device memory"
-
-
-def _no_schedule(
-    hardware: HardwareProfile, layers: LayerProfile, row: RunRow, config: PipelineConfig
-) -> str:
-    """Return why not even the schedule that keeps least fits, or nothing."""
-    try:
-        instance = derive_instance(hardware, layers, row, config)
-        barest(instance)
-    except (InvalidInput, NoSchedule) as error:
-        return str(error)
-    room = host_capacity(settings_for(config, row.accelerator), hardware)
-    held = instance.fixed_bytes.cpu
-    if held <= room:
-        return ""
-    return f"needs {format_bytes(held)} of {format_bytes(room)} of host memory"
 
 
 def rival_device_bytes(
@@ -134,28 +124,19 @@ def rival_device_bytes(
         assert instance.execution is not None
         baseline = baseline_bytes(instance, layers, instance.execution)
         return reserve + baseline + least_bytes(instance)
-    held = _resident_bytes if family == "resident" else _zero3_bytes
-    return reserve + int(held(layers, row, config))
+    if family == "resident":
+        return reserve + int(_resident_bytes(layers, row, config))
+    return reserve + int(_zero3_bytes(layers, row))
 
 
 def _per_token(layers: LayerProfile) -> tuple[float, float, float]:
     """Return bytes per token: all boundaries, one layer whole, all layers whole."""
     costs = {cost.layer_type: cost for cost in layers.layers}
     kinds = [costs[kind] for kind in layers.layer_types]
-    whole = [
-        cost.levels[-1].kept_bytes if cost.levels else cost.workspace_bytes
-        for cost in kinds
-    ]
+    whole = [whole_bytes(cost) for cost in kinds]
     boundaries = sum(cost.boundary_bytes for cost in kinds)
     sizes = (boundaries, max(whole), sum(whole))
     return sizes[0] / layers.tokens, sizes[1] / layers.tokens, sizes[2] / layers.tokens
-
-
-def _num_parameters(layers: LayerProfile) -> int:
-    """Return the parameters of a profiled model, a tied head counted once."""
-    costs = {cost.layer_type: cost.num_parameters for cost in layers.layers}
-    body = sum(costs[kind] for kind in layers.layer_types)
-    return body + layers.embedding_parameters + layers.head_parameters
 
 
 def _resident_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -> float:
@@ -166,18 +147,19 @@ def _resident_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -
     chunk = settings_for(config, row.accelerator).executor.loss_chunk_tokens
     logits = CHUNK_LOGITS_BYTES * min(chunk, tokens) * layers.vocab_size
     state = bytes_per_parameter(config.optimizer.master, eight_bit=True)
-    return _num_parameters(layers) * state + kept * tokens + logits
+    count = sum(part.num_parameters for part in part_specs(layers))
+    return count * state + kept * tokens + logits
 
 
-def _zero3_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -> float:
+def _zero3_bytes(layers: LayerProfile, row: RunRow) -> float:
     """Return checkpoints, a layer on its way back, logits and gathered weights."""
     tokens = row.batch * row.seq_len
     boundaries, one, _ = _per_token(layers)
     logits = FULL_LOGITS_BYTES * layers.vocab_size
     if row.system.endswith("liger"):
         logits = 0
-    itemsize = dtype_of(settings_for(config, row.accelerator).executor.dtype).itemsize
-    widest = max(cost.weight_bytes for cost in layers.layers)
-    ends = max(layers.embedding_parameters, layers.head_parameters) * itemsize
+    parts = part_specs(layers)
+    widest = max(part.weight_bytes for part in parts if part.kind == "layer")
+    ends = max(part.weight_bytes for part in parts if part.kind != "layer")
     gathered = GATHERED_LAYERS * (widest + ends)
     return (boundaries + EAGER_SLACK * one + logits) * tokens + gathered

@@ -107,6 +107,7 @@ def kill_in_the_middle(request: RunRequest, folder: Path) -> None:
     worker = subprocess.Popen(
         [sys.executable, "-m", "lazytrain.train.worker", str(path)],
         env=os.environ | {"LAZYTRAIN_WORKER": "1"},
+        stdin=subprocess.PIPE,  # it ends with its parent: when this closes
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -118,6 +119,7 @@ def kill_in_the_middle(request: RunRequest, folder: Path) -> None:
         time.sleep(0.005)
     _, errors = worker.communicate()
     assert worker.returncode == -signal.SIGKILL, errors[-2000:]
+    assert lines.read_text().count("\n") >= KILL_AFTER
     assert checkpoint.folders(request.out / "checkpoints")
     assert not (request.out / "record.json").exists()
 

@@ -4,7 +4,9 @@ One model, one seed, the same batches. The reference is a Hugging Face model in 
 run's dtype, gradients summed in fp32, torch's clipping, torch's AdamW over fp32
 masters. It runs with five micro-batch sizes: the spread between them is what order of
 summation alone does, and a system agrees if it stays within three times that spread of
-their mean. Rows with a bf16 master are shown and not required to agree. Every run is a
+their mean. Rows with a bf16 master are shown and not required to agree. Rows with all
+moments in 8 bits are also measured from plain autograd with such moments: what lies
+between the two references is the format's share, not the system's. Every run is a
 process of its own. Writes a record and a figure, and prints one JSON line.
 
     python benchmarks/loss_agreement.py --scale 3B --layers 8 --jobs 3
@@ -22,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from loss_agreement_run import MODELS, parse, shape_of
+from loss_agreement_run import MODELS, REFERENCE_8BIT, parse, shape_of
 
 from lazytrain import systems
 from lazytrain.provenance import collect
@@ -55,11 +57,16 @@ def in_own_process(args: argparse.Namespace, name: str) -> dict[str, Any]:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return {"failed": f"over {args.limit_s:g} s"}
+            return told(name, {"failed": f"over {args.limit_s:g} s"})
         if done.returncode or not out.exists():
             lines = [line for line in done.stdout.splitlines() if line.strip()]
-            return {"failed": " | ".join(lines[-3:])[-600:]}
+            return told(name, {"failed": " | ".join(lines[-3:])[-600:]})
         found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return told(name, found)
+
+
+def told(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Say what a run found, and return it."""
     sys.stderr.write(f"loss_agreement: {name}: {found.get('losses', found)}\n")
     return found
 
@@ -72,20 +79,40 @@ def micro_batches(batch: int) -> list[int]:
     return sizes[-PARTS:]
 
 
-def judged(reference: list[list[float]], found: dict[str, Any]) -> dict[str, Any]:
-    """Add a system's distance from the reference's mean, and whether it agrees."""
+def judged(
+    reference: list[list[float]],
+    found: dict[str, Any],
+    with_8bit: list[float] | None = None,
+) -> dict[str, Any]:
+    """Add a system's distance from the reference's mean, and whether it agrees.
+
+    Args:
+        reference: Losses of each micro-batch size.
+        found: What the system's run left.
+        with_8bit: Losses of plain autograd with 8-bit moments; a row of that format
+            gets its distance from them too.
+    """
     if "losses" not in found:
         return found
     mean, spread = summary(reference)
-    gaps = [abs(a - b) for a, b in zip(found["losses"], mean, strict=True)]
-    ratio = max(gaps) / max(spread) if max(spread) else float(max(gaps) > 0)
-    required = found["master"] not in EXEMPT
-    return found | {
-        "difference": max(gaps),
+    gap = distance(found["losses"], mean)
+    ratio = gap / max(spread) if max(spread) else float(gap > 0)
+    verdict: dict[str, Any] = {
+        "difference": gap,
         "times_spread": ratio,
-        "required": required,
+        "required": found["master"] not in EXEMPT,
         "agrees": ratio <= FACTOR,
     }
+    if with_8bit is not None and found["optimizer_state"] == "8bit":
+        own = distance(found["losses"], with_8bit)
+        verdict["difference_from_8bit"] = own
+        verdict["times_spread_from_8bit"] = own / max(spread) if max(spread) else None
+    return found | verdict
+
+
+def distance(losses: list[float], others: list[float]) -> float:
+    """Return the largest difference of one step."""
+    return max(abs(a - b) for a, b in zip(losses, others, strict=True))
 
 
 def summary(reference: list[list[float]]) -> tuple[list[float], list[float]]:
@@ -110,6 +137,12 @@ def draw(record: dict[str, Any], path: Path) -> None:
     limit = FACTOR * max(spread)
     gaps.axhspan(0, max(spread), color="0.85", label="its spread over micro-batches")
     gaps.axhline(limit, color="black", linestyle="--", label=f"{FACTOR:g} times that")
+    with_8bit = [
+        abs(a - b) for a, b in zip(record["reference_8bit"], mean, strict=True)
+    ]
+    gaps.plot(
+        steps, with_8bit, "--", color="0.4", label="plain autograd, 8-bit moments"
+    )
     for name, found in record["systems"].items():
         if "losses" not in found:
             continue
@@ -132,14 +165,15 @@ def main() -> None:
     args = parse()
     chosen = args.systems.split(",") if args.systems else list(SYSTEMS)
     sizes = micro_batches(args.batch)
-    names = [*(f"reference={size}" for size in sizes), *chosen]
+    names = [f"reference={size}" for size in sizes]
+    names.append(f"{REFERENCE_8BIT}={sizes[-1]}")
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
-        runs = list(pool.map(lambda name: in_own_process(args, name), names))
-    reference = dict(zip(sizes, runs, strict=False))
-    broken = [found for found in reference.values() if "losses" not in found]
+        runs = list(pool.map(lambda name: in_own_process(args, name), names + chosen))
+    references, found_by_system = runs[: len(names)], runs[len(names) :]
+    broken = [found for found in references if "losses" not in found]
     if broken:
         raise SystemExit(f"the reference failed: {broken[0]}")
-    curves = [found["losses"] for found in reference.values()]
+    *curves, with_8bit = [found["losses"] for found in references]
     provenance = collect("cpu" if args.device == "cpu" else "")
     record = {
         "benchmark": "loss_agreement",
@@ -148,11 +182,14 @@ def main() -> None:
         "device": provenance.device,
         "arguments": {k: str(v) for k, v in vars(args).items() if k != "child"},
         "factor": FACTOR,
-        "reference": {str(size): found["losses"] for size, found in reference.items()},
+        "reference": {
+            str(size): losses for size, losses in zip(sizes, curves, strict=True)
+        },
+        "reference_8bit": with_8bit,
         "spread": max(summary(curves)[1]),
         "systems": {
-            name: judged(curves, found)
-            for name, found in zip(chosen, runs[len(sizes) :], strict=True)
+            name: judged(curves, found, with_8bit)
+            for name, found in zip(chosen, found_by_system, strict=True)
         },
         "provenance": provenance.model_dump(),
     }

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+from loss_agreement_reference import Reference, Reference8Bit
 
 from lazytrain import systems
-from lazytrain.baselines.initial import build_model
 from lazytrain.config import (
     AcceleratorSettings,
     ExecutorSettings,
@@ -26,7 +24,7 @@ from lazytrain.config import (
     RunRow,
     SyntheticSettings,
 )
-from lazytrain.data.batches import IGNORE, Batch, batches
+from lazytrain.data.batches import Batch, batches
 from lazytrain.data.metamath import load_rows
 from lazytrain.data.prompts import load_tokenizer
 from lazytrain.models.scales import model_config
@@ -47,6 +45,7 @@ MODELS = {
     "7B": "Qwen2.5-7B",
     "14B": "Qwen2.5-14B",
 }
+REFERENCE_8BIT = "reference-8bit"
 TERABYTE = 10**12
 # Only sizes count in these plans: no number of a plan is a prediction here.
 ASSUMED = Machine(TERABYTE, TERABYTE, 0, 5e10, 5e10, 1.0, 1.0, 1e14, 1e9)
@@ -176,85 +175,38 @@ def run_system(args: argparse.Namespace, name: str) -> dict[str, Any]:
         engine.close()
 
 
-class Reference:
-    """A plain model with fp32 masters."""
-
-    def __init__(self, args: argparse.Namespace, micro_batch: int) -> None:
-        self._device = torch.device(args.device)
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[args.dtype]
-        model = build_model(shape_of(args), 0, dtype, self._device)
-        self._model = model.to(self._device).train()
-        self._model.gradient_checkpointing_enable({"use_reentrant": False})
-        self._micro_batch = micro_batch
-        self._weights = [p for p in self._model.parameters() if p.requires_grad]
-        self._masters = [torch.nn.Parameter(p.detach().float()) for p in self._weights]
-        settings = OptimizerSettings()
-        self._max_norm = settings.max_grad_norm
-        self._adamw = torch.optim.AdamW(
-            self._masters,
-            lr=args.learning_rate,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
-
-    def step(self, batch: Batch) -> tuple[float, float]:
-        """Run one step; return the mean loss before it and the gradient's norm."""
-        for master in self._masters:
-            master.grad = torch.zeros_like(master)
-        total = 0.0
-        for start in range(0, batch.input_ids.shape[0], self._micro_batch):
-            total += self._pass(batch, slice(start, start + self._micro_batch))
-        norm = torch.nn.utils.clip_grad_norm_(self._masters, self._max_norm).item()
-        self._adamw.step()
-        with torch.no_grad():
-            for weight, master in zip(self._weights, self._masters, strict=True):
-                weight.copy_(master)
-        return total / batch.num_supervised, norm
-
-    def _pass(self, batch: Batch, rows: slice) -> float:
-        """Add one micro-batch's gradient; return its summed loss."""
-        ids = batch.input_ids[rows].to(self._device)
-        mask = batch.attention_mask[rows].to(self._device)
-        labels = torch.full_like(ids, IGNORE)
-        labels[:, :-1] = batch.labels[rows, 1:].to(self._device)
-        logits: Tensor = self._model(
-            input_ids=ids, attention_mask=mask, use_cache=False
-        ).logits
-        losses = cross_entropy(
-            logits.flatten(0, 1).float(),
-            labels.flatten(),
-            ignore_index=IGNORE,
-            reduction="sum",
-        )
-        torch.autograd.backward(losses / batch.num_supervised)
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            if weight.grad is not None and master.grad is not None:
-                master.grad += weight.grad.float()
-                weight.grad = None
-        return losses.item()
-
-
 def run_reference(args: argparse.Namespace, micro_batch: int) -> dict[str, Any]:
     """Train by plain autograd with one micro-batch size."""
+    return trained(args, Reference(args, shape_of(args), micro_batch), "fp32")
+
+
+def run_reference_8bit(args: argparse.Namespace, micro_batch: int) -> dict[str, Any]:
+    """Train by plain autograd, moments in blocks of 8 bits: the format's own share."""
+    return trained(args, Reference8Bit(args, shape_of(args), micro_batch), "8bit")
+
+
+def trained(args: argparse.Namespace, model: Reference, state: str) -> dict[str, Any]:
+    """Run a reference's steps; return losses, norms and formats."""
     _, data = data_of(args, shape_of(args))
-    model = Reference(args, micro_batch)
     steps = [model.step(batch) for batch in data]
     return {
         "losses": [loss for loss, _ in steps],
         "grad_norms": [norm for _, norm in steps],
         "master": "fp32",
-        "optimizer_state": "fp32",
-        "kernel": "torch.optim.AdamW",
+        "optimizer_state": state,
+        "kernel": model.kernel,
     }
+
+
+REFERENCES = {"reference": run_reference, REFERENCE_8BIT: run_reference_8bit}
 
 
 def main() -> None:
     """Do one run and leave its JSON; the parent reads it."""
     args = parse()
     kind, _, size = args.child.partition("=")
-    is_reference = kind == "reference"
-    found = run_reference(args, int(size)) if is_reference else run_system(args, kind)
+    refer = REFERENCES.get(kind)
+    found = refer(args, int(size)) if refer else run_system(args, kind)
     args.out.write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -49,6 +49,18 @@ def test_a_system_is_measured_from_the_references_mean(
     assert found["losses"] == pytest.approx(reference[0], rel=1e-5)
 
 
+def test_what_8_bit_moments_do_is_the_formats_doing(scripts, args, reference):
+    """Plain autograd with such moments strays as far, and the system keeps to it."""
+    agreement, run = scripts
+    own = run.run_reference_8bit(args, 16)["losses"]
+    found = agreement.judged(reference, run.run_system(args, "lazytrain-8bit"), own)
+    assert found["optimizer_state"] == "8bit"
+    assert agreement.distance(own, reference[1]) > 1e-5
+    assert found["difference_from_8bit"] < found["difference"] / 10
+    hybrid = agreement.judged(reference, run.run_system(args, "lazytrain"), own)
+    assert "difference_from_8bit" not in hybrid
+
+
 def test_a_wrong_loss_does_not_agree_and_a_bf16_master_need_not(scripts):
     agreement, _ = scripts
     reference = [[3.0, 2.0], [3.1, 2.1]]

@@ -180,7 +180,9 @@ def main() -> None:
         "model": MODELS[args.scale],
         "num_layers": shape_of(args).num_hidden_layers,
         "device": provenance.device,
-        "arguments": {k: str(v) for k, v in vars(args).items() if k != "child"},
+        "arguments": {
+            k: str(v) for k, v in vars(args).items() if k not in ("child", "out")
+        },
         "factor": FACTOR,
         "reference": {
             str(size): losses for size, losses in zip(sizes, curves, strict=True)

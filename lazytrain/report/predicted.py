@@ -1,7 +1,8 @@
 """Predicted rows: a table of their own, and columns of their own beside measured ones.
 
 A predicted cell comes from profiles and models alone. It names the machine it is for,
-the machine whose layers were measured, and how the one was derived from the other.
+the machine whose layers were measured, and how the one was derived from the other. Its
+step is the mean of as many steps as the row would be timed over, from rest to rest.
 """
 
 from __future__ import annotations
@@ -157,16 +158,16 @@ def nearest_profile(
 def _cells(row: RunRow, expected: Expected | None, parameters: int) -> dict[str, str]:
     """Return the predicted cells of a row, and a remark where there is no number."""
     names = ("tflops", "tokens_per_s", "step_s", "gpu_gb", "cpu_gb")
-    if expected is None or expected.step_s is None:
+    if expected is None or expected.timed_s is None:
         limit = expected.limit if expected else "no model of this system's step"
         head = limit.split(":")[0]
         cell = head if head in {"OOM", "host OOM"} else NOT_AVAILABLE
         return {f"predicted_{name}": cell for name in names} | {"remark": limit}
-    tokens_per_s = row.batch * row.seq_len / expected.step_s
+    tokens_per_s = row.batch * row.seq_len / expected.timed_s
     values = (
         fixed(6 * parameters * tokens_per_s / 1e12, 1),
         fixed(tokens_per_s, 0),
-        fixed(expected.step_s, 2),
+        fixed(expected.timed_s, 2),
         fixed(gigabytes(expected.gpu_bytes), 1),
         fixed(gigabytes(expected.cpu_bytes), 1),
     )

@@ -7,8 +7,9 @@ side of memory; a plan that is too large for the card ends in a recorded OOM.
 
 from __future__ import annotations
 
-from lazytrain.records import LayerCost, LayerProfile
+from lazytrain.records import LayerCost, LayerProfile, SaveLevel
 from lazytrain.schedule.instance import Budget, Execution, Instance
+from lazytrain.schedule.memory import state_bytes_per_parameter
 
 WHOLE_BATCH_BUFFERS = 5  # hidden states and gradients in flight
 LOGITS_SLACK = 1.3  # kept log-probabilities, and chunks on their way through backward
@@ -46,9 +47,18 @@ def least_bytes(instance: Instance) -> int:
     return held * instance.boundary_bytes[0]
 
 
+def whole_level(cost: LayerCost) -> SaveLevel | None:
+    """Return the level at which a layer recomputes nothing, if it was measured."""
+    return next((level for level in cost.levels if level.name == "all"), None)
+
+
 def whole_bytes(cost: LayerCost) -> int:
-    """Return what a layer keeps that recomputes nothing, for the profiled tokens."""
-    return cost.levels[-1].kept_bytes if cost.levels else cost.workspace_bytes
+    """Return what a layer keeps that recomputes nothing, for the profiled tokens.
+
+    Where that was not measured it is what its backward held at most, which is more.
+    """
+    full = whole_level(cost)
+    return full.kept_bytes if full else cost.workspace_bytes
 
 
 def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> int:
@@ -66,3 +76,9 @@ def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> 
         + WHOLE_BATCH_BUFFERS * instance.boundary_bytes[0]
         + max(logits, body)
     )
+
+
+def baseline_host_bytes(layers: LayerProfile, run: Execution) -> float:
+    """Return host bytes per parameter: master, pinned copy, gradient, moments."""
+    itemsize = 2 if layers.dtype == "bfloat16" else 4
+    return 3 * itemsize + state_bytes_per_parameter(run)

@@ -20,7 +20,7 @@ def step_costs(
         backward_s=tuple(_backward_s(cost, run.save_level) * scale for cost in types),
         embedding_s=layers.embedding_s * scale,
         turn_s=layers.loss_s * scale,
-        optimizer_parameters_per_s=_optimizer_rate(hardware, run),
+        optimizer_parameters_per_s=optimizer_rate(hardware, run.optimizer),
         state_read_s=state / rates.nvme_read if moves else 0.0,
         state_write_s=state / rates.nvme_write if moves else 0.0,
     )
@@ -78,11 +78,11 @@ def at_least(
     )
 
 
-def _optimizer_rate(hardware: HardwareProfile, run: Execution) -> float:
-    """Return the measured update rate of the run's state format, 0 if unknown."""
+def optimizer_rate(hardware: HardwareProfile, optimizer: str) -> float:
+    """Return the measured update rate of an optimizer's state format, 0 if unknown."""
     names = {"hybrid_adamw_8bit": "hybrid", "cpu_adamw_8bit": "8bit"}
     rates = hardware.optimizer_parameters_per_s
-    for name in (run.optimizer, names.get(run.optimizer, "fp32")):
+    for name in (optimizer, names.get(optimizer, "fp32")):
         if name in rates:
             return rates[name]
     return min(rates.values(), default=0.0)

@@ -100,6 +100,20 @@ def simulate(plan: Plan, instance: Instance) -> Simulation:
     )
 
 
+def timed_step_s(plan: Plan, instance: Instance, steps: int) -> float:
+    """Return the mean of steps that are timed from rest to rest, as a row's are.
+
+    Nothing is in flight when the first one begins, and the last one is over when its
+    update is: one update that no forward hides.
+    """
+    line = Timeline()
+    builder = StepBuilder(plan, instance, line)
+    for _ in range(steps):
+        builder.add_step()
+    line.run()
+    return max(task.end_s for task in line.tasks) / steps
+
+
 def with_prediction(plan: Plan, instance: Instance) -> Plan:
     """Return the plan with its best read-ahead and what is then to be expected.
 

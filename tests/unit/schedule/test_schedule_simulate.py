@@ -9,7 +9,7 @@ import pytest
 from lazytrain.schedule.heuristics import fixed_interval, keep_all, recompute_all
 from lazytrain.schedule.instance import Bandwidth, Budget, Costs, Execution, PartSpec
 from lazytrain.schedule.plan import Home
-from lazytrain.schedule.simulate import simulate, with_prediction
+from lazytrain.schedule.simulate import simulate, timed_step_s, with_prediction
 from lazytrain.schedule.solve import solve
 from lazytrain.schedule.timeline import Timeline
 from lazytrain.schedule.trace import write_gantt, write_trace
@@ -125,6 +125,31 @@ def test_updates_overlap_the_next_forward(make_timed):
     )
     # Updates of 0.5 s hide but for the first.
     assert simulate(keep_all(fast), fast).step_s == pytest.approx(STEP - 0.5 + 0.5)
+
+
+@pytest.mark.parametrize(("rate", "steady"), [(10.0, 41.25), (40.0, 32.75)])
+def test_steps_timed_from_rest_to_rest_hold_one_whole_update(make_timed, rate, steady):
+    parts = tuple(
+        PartSpec(
+            name=f"layer.{j}",
+            kind="layer",
+            num_parameters=20,
+            weight_bytes=0,
+            gradient_bytes=0,
+        )
+        for j in range(LAYERS)
+    )
+    instance = make_timed(
+        parts=parts, costs=Costs(optimizer_parameters_per_s=rate, turn_s=0.25)
+    )
+    plan = keep_all(instance)
+    assert simulate(plan, instance).step_s == pytest.approx(steady)
+    # The first step waits for no update; nobody waits for the last one but the clock.
+    compute, update = LAYERS * (F + B) + 0.25, LAYERS * 20 / rate
+    for steps in (1, 3):
+        whole = compute + (steps - 1) * steady + update
+        found = timed_step_s(plan, instance, steps)
+        assert found == pytest.approx(whole / steps)
 
 
 def test_nvme_boundaries_cross_two_links(make_timed):

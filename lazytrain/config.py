@@ -124,6 +124,12 @@ class Purpose(Contract):
         default=0, ge=0, description="test rows answered for exact match; 0: all"
     )
     exact_match: ExactMatchSettings = ExactMatchSettings()
+    max_nonfinite_steps: int = Field(
+        default=10,
+        ge=0,
+        description="steps in a row without a finite loss and gradient that end a run; "
+        "0: none do",
+    )
 
 
 class Budgets(Contract):

@@ -46,8 +46,8 @@ class EvalRecord(Contract):
     stands_for: str
     accelerator: str
     device: str
-    status: Literal["ok", "oom", "host_oom", "not_run"] = Field(
-        default="ok", description="of the training; only `ok` left a model to evaluate"
+    status: Literal["ok", "oom", "host_oom", "diverged", "not_run"] = Field(
+        default="ok", description="of the training; only a model of `ok` is evaluated"
     )
     reason: str | None = None
     num_rows: int

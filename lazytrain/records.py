@@ -341,7 +341,7 @@ class RunRecord(Contract):
     host_cap_bytes: int | None = Field(
         default=None, description="host memory that the run was allowed, if configured"
     )
-    status: Literal["ok", "oom", "host_oom", "not_run"]
+    status: Literal["ok", "oom", "host_oom", "diverged", "not_run"]
     reason: str | None = None
     requested_bytes: int | None = None
     num_parameters: int = 0

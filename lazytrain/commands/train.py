@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(help=__doc__)
-LIMIT_HIT = 3  # exit code; 2 is a user's error, 1 any other
+# Exit codes; 2 is a user's error, 1 any other.
+LIMIT_HIT, DIVERGED = 3, 4
 
 
 @app.callback()
@@ -32,7 +33,8 @@ def train(
 ) -> None:
     """Measure, plan and train; leaves record, steps, plan and weights in ``out``.
 
-    Exit code 3 if the run ended at a memory limit: its record says which.
+    Exit code 3 if the run ended at a memory limit, 4 if loss or gradient stayed without
+    a finite value: its record says which.
     """
     from lazytrain.config import load_yaml
     from lazytrain.train.finetune import FineTune, fine_tune
@@ -47,4 +49,4 @@ def train(
         sys.stdout.write(f"{record.status}: {settings.out / 'record.json'}\n")
     if record.status != "ok":
         sys.stderr.write(f"lazytrain: {record.status}: {record.reason}\n")
-        raise typer.Exit(LIMIT_HIT)
+        raise typer.Exit(DIVERGED if record.status == "diverged" else LIMIT_HIT)

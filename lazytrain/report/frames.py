@@ -21,13 +21,14 @@ from lazytrain.records import Contract, M, RunRecord, write_text
 NOT_AVAILABLE: Final = "n/a"
 NOT_RUN: Final = "not run"
 HOST_OOM: Final = "host OOM"
+DIVERGED: Final = "diverged"
 
 Number = Annotated[str, StringConstraints(pattern=r"^(-?\d+(\.\d+)?)?$")]
 """A fixed-decimal number, or nothing."""
 Measured = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(-?\d+(\.\d+)?|OOM|OOM@\d+|host OOM|not run|n/a)$",
+        pattern=r"^(-?\d+(\.\d+)?|OOM|OOM@\d+|host OOM|diverged|not run|n/a)$",
     ),
 ]
 """What was measured: a number, a limit that was reached, or that nothing ran."""
@@ -57,7 +58,12 @@ def gigabytes(value: int | None) -> float | None:
     return value / 1e9 if value else None
 
 
-STATUS_CELLS = {"oom": "OOM", "host_oom": HOST_OOM, "not_run": NOT_RUN}
+STATUS_CELLS = {
+    "oom": "OOM",
+    "host_oom": HOST_OOM,
+    "diverged": DIVERGED,
+    "not_run": NOT_RUN,
+}
 
 
 def limit_cell(record: RunRecord | None) -> str | None:

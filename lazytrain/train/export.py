@@ -6,6 +6,7 @@ logit by logit with what the trainer computes, before the folder gets its name.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ from lazytrain.train.source import Source, load_source, model_folder_source
 from lazytrain.train.tensor_files import SHARD_BYTES
 from lazytrain.train.weights_io import save_pretrained
 
+log = logging.getLogger(__name__)
 WEIGHTS: Final = "weights"
+RECORD: Final = "record.json"
 PROBE_TEXT: Final = "Grüße, 世界 😀!  It's 3.14 + 12345\n\tdone."
 # Largest difference of logits in fp32, as a share of the largest logit. Weights of a
 # lower precision are widened on both sides, which is exact: what is compared is then
@@ -109,15 +112,27 @@ def find_origin(path: Path) -> Origin:
         raise InvalidInput("origin", str(path), remedy)
     if newest is not None and newest.state.step > _trained_steps(path):
         return _of_checkpoint(newest)
+    _tell_diverged(path)
     return Origin(load_source(str(path / WEIGHTS), None), path / WEIGHTS)
 
 
 def _trained_steps(run: Path) -> int:
     """Return the steps behind a run's weights; -1 if there are none."""
-    record = run / "record.json"
+    record = run / RECORD
     if not (record.is_file() and (run / WEIGHTS).is_dir()):
         return -1
     return read(RunRecord, record).num_steps
+
+
+def _tell_diverged(run: Path) -> None:
+    """Say that a run's weights are those that its last finite step left."""
+    record = run / RECORD
+    if not record.is_file():
+        return
+    found = read(RunRecord, record)
+    if found.status == "diverged":
+        told = "%s: the run diverged (%s); its checkpoints are of before"
+        log.warning(told, run, found.reason)
 
 
 def _of_checkpoint(found: Checkpoint) -> Origin:

@@ -91,6 +91,12 @@ class FineTune(Contract):
     exact_match: ExactMatchSettings = ExactMatchSettings(
         every_epochs=0.1, before="sample", after="full"
     )
+    max_nonfinite_steps: int = Field(
+        default=10,
+        ge=0,
+        description="steps in a row without a finite loss and gradient that end the "
+        "run with exit code 4; 0: none do",
+    )
     save_every: int = Field(
         default=100,
         ge=0,
@@ -183,6 +189,7 @@ class FineTune(Contract):
             eval_rows=self.eval_rows,
             test_rows=self.test_rows,
             exact_match=self.exact_match,
+            max_nonfinite_steps=self.max_nonfinite_steps,
         )
 
     def pipeline(self, accelerator: str) -> PipelineConfig:

@@ -17,7 +17,12 @@ from lazytrain.data.batches import Batch
 from lazytrain.errors import InvalidInput
 from lazytrain.executor.protocol import Engine, PendingStep
 from lazytrain.records import StepRecord
-from lazytrain.train.measure import Outcome, mean_breakdown_s, reading
+from lazytrain.train.measure import (
+    Outcome,
+    mean_breakdown_s,
+    nonfinite_at_end,
+    reading,
+)
 from lazytrain.train.schedule_lr import learning_rate
 
 StepHook = Callable[[StepRecord], None]
@@ -42,6 +47,14 @@ def check_purpose(purpose: Purpose) -> None:
     if purpose.warmup_steps >= purpose.num_steps:
         remedy = f"must be below num_steps = {purpose.num_steps}"
         raise InvalidInput("warmup_steps", purpose.warmup_steps, remedy)
+
+
+def nonfinite_limit(purpose: Purpose) -> int:
+    """Return how many steps in a row may not be finite before a run ends; 0: all.
+
+    Over half of a short run says as much, but never one step alone, unless it is asked.
+    """
+    return min(purpose.max_nonfinite_steps, max(2, purpose.num_steps // 2 + 1))
 
 
 class Loop:
@@ -82,10 +95,12 @@ class Loop:
         self._settle = settle
         self._earlier = tuple(earlier)
         self._records: list[StepRecord] = []
+        self._nonfinite = nonfinite_at_end(self._earlier)
+        self._diverged = 0
         self._clock = time.perf_counter()
 
     def run(self, batches: Iterable[Batch]) -> Outcome:
-        """Train for ``num_steps`` steps.
+        """Train for ``num_steps`` steps, or until the run has diverged.
 
         Raises:
             InvalidInput: If the batches end before the steps do.
@@ -106,6 +121,7 @@ class Loop:
             timed=reading(timed, seconds) if timed else None,
             timed_breakdown_s=mean_breakdown_s(timed),
             eval_loss=self._last_eval_loss(),
+            diverged=self._diverged,
         )
 
     def _stretch(self, source: Iterator[Batch], steps: range) -> float:
@@ -113,6 +129,8 @@ class Loop:
         before: Launched | None = None
         paused_s = 0.0
         for step in steps:
+            if self._diverged:
+                break
             current = self._launch(source, step)
             if before is not None:
                 self._finish(before)
@@ -124,7 +142,8 @@ class Loop:
             if is_settled and before is not None:
                 self._finish(before)
                 before = None
-            paused_s += self._tell(step + 1, is_settled)
+            if not self._diverged:
+                paused_s += self._tell(step + 1, is_settled)
         if before is not None:
             self._finish(before)
         return paused_s
@@ -186,7 +205,15 @@ class Loop:
         self._clock = max(now, self._clock) + paused_s
         self._records.append(record)
         self._on_step(record)
+        self._count_nonfinite(record)
         return paused_s
+
+    def _count_nonfinite(self, record: StepRecord) -> None:
+        """Count steps in a row that were not finite; too many end the run for good."""
+        if record.supervised_tokens:
+            self._nonfinite = self._nonfinite + 1 if record.skipped else 0
+        if 0 < nonfinite_limit(self._purpose) <= self._nonfinite:
+            self._diverged = self._nonfinite
 
     def _is_eval_step(self, done: int) -> bool:
         if not self._eval_batches:

@@ -55,14 +55,34 @@ def mean_breakdown_s(steps: Sequence[StepRecord]) -> dict[str, float]:
     return {n: sum(laps.get(n, 0.0) for laps in taken) / len(taken) for n in names}
 
 
+def nonfinite_at_end(steps: Sequence[StepRecord]) -> int:
+    """Count the last steps in a row whose loss or gradient was not finite.
+
+    A step without a label has neither: it is passed over.
+    """
+    count = 0
+    for step in reversed(steps):
+        if step.supervised_tokens == 0:
+            continue
+        if not step.skipped:
+            break
+        count += 1
+    return count
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What a loop leaves: every step, and the reading if any step was timed."""
+    """What a loop leaves: every step, and the reading if any step was timed.
+
+    ``diverged`` is the number of steps in a row without a finite loss and gradient
+    that ended the run early; 0 if none did.
+    """
 
     steps: list[StepRecord]
     timed: Reading | None
     timed_breakdown_s: dict[str, float] = field(default_factory=dict)
     eval_loss: float | None = None
+    diverged: int = 0
 
     @property
     def skipped_steps(self) -> int:

@@ -40,8 +40,7 @@ def results_of(
     if data.train.counts:
         log.warning("rows dropped or cut: %s", data.train.counts)
     _tell_skipped(outcome)
-    found: dict[str, Any] = {
-        "status": "ok",
+    found: dict[str, Any] = _status_of(outcome) | {
         "num_parameters": engine.num_parameters,
         "num_steps": len(outcome.steps),
         "warmup_steps": request.settings.warmup_steps,
@@ -80,6 +79,19 @@ def results_of(
             "solve_gap": plan.solve.gap,
         }
     return found
+
+
+def _status_of(outcome: Outcome) -> dict[str, Any]:
+    """Return whether a run came to its end, and why it did not."""
+    if not outcome.diverged:
+        return {"status": "ok"}
+    last = max(s.step for s in outcome.steps if s.skipped and s.supervised_tokens)
+    reason = (
+        f"loss or gradient was not finite in {outcome.diverged} steps in a row, up to "
+        f"step {last}: lower learning_rate, and look at weights and "
+        "data"
+    )
+    return {"status": "diverged", "reason": reason}
 
 
 def _tell_skipped(outcome: Outcome) -> None:

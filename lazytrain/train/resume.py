@@ -34,6 +34,7 @@ from lazytrain.train.course import (
     check_model,
     course_of,
 )
+from lazytrain.train.measure import nonfinite_at_end
 from lazytrain.train.randomness import random_state, set_random_state
 from lazytrain.train.request import Data, RunRequest
 from lazytrain.train.schedule_lr import learning_rate
@@ -200,7 +201,7 @@ class Saver:
 
     def after_step(self, step: int) -> None:
         """Save if it is due; a disk that is full costs the checkpoint, not the run."""
-        if not self.is_due(step):
+        if not self.is_due(step) or self._is_in_doubt(step):
             return
         content = self._content(step)
         root = self.request.out / FOLDER
@@ -210,6 +211,18 @@ class Saver:
             log.error("no checkpoint at step %d: %s", step, error)
         else:
             log.info("checkpoint %s", path)
+
+    def _is_in_doubt(self, step: int) -> bool:
+        """Say whether a checkpoint would replace one from before a divergence.
+
+        One step that is not finite may be its batch's fault; more are the weights'.
+        """
+        is_last = step == self.request.settings.num_steps
+        in_row = nonfinite_at_end(self.steps)
+        if is_last or in_row < 2:
+            return False
+        log.warning("no checkpoint at step %d: %d steps not finite", step, in_row)
+        return True
 
     def _content(self, step: int) -> Content:
         documents = {REQUEST: self.request.model_dump_json(indent=1) + "\n"}

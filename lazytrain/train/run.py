@@ -199,7 +199,8 @@ def train_source(
         peaks = evaluator.peaks()
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
-            evaluator.finish()
+            if not outcome.diverged:
+                evaluator.finish()
         if plan is not None:
             comparison = plan_vs_measured(engine, outcome, plan, peaks)
             if comparison is not None:

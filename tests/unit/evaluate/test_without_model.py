@@ -11,7 +11,7 @@ from lazytrain.provenance import collect
 from lazytrain.records import RunRecord, write
 
 
-@pytest.mark.parametrize("status", ["not_run", "oom", "host_oom"])
+@pytest.mark.parametrize("status", ["not_run", "oom", "host_oom", "diverged"])
 def test_the_reason_is_passed_on_and_nothing_is_answered(tmp_path, status):
     loaded = load_rows("synthetic", SyntheticSettings(num_questions=20))
     write_rows(loaded.rows, tmp_path / "rows.jsonl")

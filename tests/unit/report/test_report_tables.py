@@ -48,6 +48,7 @@ def test_printed_values_stand_beside_as_printed(make_row, make_record, paper):
         ({"status": "oom", "batch": 1}, "OOM"),
         ({"status": "oom", "batch": 16}, "OOM@16"),
         ({"status": "host_oom"}, "host OOM"),
+        ({"status": "diverged", "reason": "not finite"}, "diverged"),
         ({"status": "not_run", "reason": "no compiler"}, "not run"),
     ],
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 9  # steps of the running mean
 MARKERS: Final = "osv^D<>ph"
+WIDEST, THINNEST = 5.0, 1.0  # lines, in points
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,9 @@ def curves_figure(found: Sequence[Course], path: Path) -> None:
     for row, model in enumerate(models):
         shown = [course for course in found if course.record.model == model]
         loss, match = panels[2 * row], panels[2 * row + 1]
+        looks = looks_of([course.record.system for course in shown])
         for course in shown:
-            _draw(loss, match, course)
+            _draw(loss, match, course, looks[course.record.system])
         devices = sorted({course.record.device for course in shown})
         loss.set_title(f"{model}, {'; '.join(devices)}", fontsize=9)
         loss.set_ylabel(f"training loss, mean of {WINDOW} steps")
@@ -124,30 +126,54 @@ def curves_figure(found: Sequence[Course], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _draw(loss: Axes, match: Axes, course: Course) -> None:
+@dataclass(frozen=True)
+class Look:
+    """How one system's curves are drawn."""
+
+    colour: str
+    marker: str
+    width: float
+
+
+def looks_of(systems: Sequence[str]) -> dict[str, Look]:
+    """Return a look of its own for each system of a panel, in the order of drawing.
+
+    There are more systems than colours, so those that are shown share them out. Each
+    line is thinner than those below it: of equal curves all stay in sight.
+    """
+    names = list(dict.fromkeys(systems))
+    last = len(names) - 1
+    return {
+        name: Look(
+            COLOURS[place % len(COLOURS)],
+            MARKERS[place % len(MARKERS)],
+            THINNEST + (WIDEST - THINNEST) * (last - place) / max(1, last),
+        )
+        for place, name in enumerate(names)
+    }
+
+
+def _draw(loss: Axes, match: Axes, course: Course, look: Look) -> None:
     """Draw one training into both panels."""
     system = course.record.system
-    place = SYSTEMS.index(system) if system in SYSTEMS else len(SYSTEMS)
-    colour = COLOURS[place % len(COLOURS)]
     taken = [step for step in course.steps if not step.skipped]
     loss.plot(
         [step.step for step in taken],
         running_mean([step.loss for step in taken]),
-        color=colour,
-        linewidth=1,
+        color=look.colour,
+        linewidth=look.width,
         label=system,
     )
     samples = [point for point in course.points if point.rows == "sample"]
     whole = [point for point in course.points if point.rows == "full"]
-    marker = MARKERS[place % len(MARKERS)]
     for points, size, style in ((samples, 3, "-"), (whole, 8, "")):
         match.plot(
             [point.step for point in points],
             [100 * point.exact_match for point in points],
-            color=colour,
-            marker=marker,
-            markersize=size,
+            color=look.colour,
+            marker=look.marker,
+            markersize=size + look.width,
             linestyle=style,
-            linewidth=1,
+            linewidth=look.width,
             label=system if points and (points is samples or not samples) else None,
         )

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from lazytrain.commands.report import app
 from lazytrain.evaluated import EvaluationPoint
 from lazytrain.records import StepRecord, write, write_lines
-from lazytrain.report.curves import courses, running_mean
+from lazytrain.report.curves import courses, looks_of, running_mean
+from lazytrain.report.figures import COLOURS
+from lazytrain.report.frames import SYSTEMS
 
 
 def put_run(folder, record, matches=(), skipped=()):
@@ -104,6 +106,19 @@ def test_runs_without_answers_or_without_steps(make_record, tmp_path):
     _, rows = draw(tmp_path, loss_only, tmp_path / "b" / "record.json")
     assert rows == []
     draw(tmp_path)  # no record at all: an empty frame
+
+
+def test_systems_that_are_shown_together_look_apart():
+    """More systems than colours: `lazytrain` had the grey circles of ZeRO-3."""
+    shown = ["zero3-offload", "zero-infinity", "megatrain", "lazytrain"]
+    looks = looks_of(shown)
+    assert len({look.colour for look in looks.values()}) == 4
+    assert len({look.marker for look in looks.values()}) == 4
+    widths = [looks[name].width for name in shown]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] == 1
+    all_of_them = looks_of(SYSTEMS[: len(COLOURS)]).values()
+    assert len({(look.colour, look.marker) for look in all_of_them}) == len(COLOURS)
 
 
 def test_a_running_mean_looks_back_only():

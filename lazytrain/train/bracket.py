@@ -31,7 +31,7 @@ from lazytrain.schedule.parts import part_specs
 from lazytrain.units import format_bytes
 
 AUTO: Final = "auto"
-# Estimates of rivals lie within a fifth of the peaks of the recorded runs (a test holds
+# Estimates of rivals lie within a quarter of the peaks of recorded runs (a test holds
 # them to it); our own are the planner's, which refuses what is above them.
 RIVAL_SPREAD: Final = 0.25
 # Logits in bf16 and fp32 and the gradients of both.
@@ -140,15 +140,21 @@ def _per_token(layers: LayerProfile) -> tuple[float, float, float]:
 
 
 def _resident_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -> float:
-    """Return weights, gradients, 8-bit state, activations and a chunk of logits."""
+    """Return the larger of two moments: the loss, and the end of the backward pass.
+
+    At the loss all kept activations and a chunk of logits are there and no gradient; at
+    the end all gradients and one layer. Weights and 8-bit state always are.
+    """
     tokens = row.batch * row.seq_len
     boundaries, one, every = _per_token(layers)
     kept = every if row.system.endswith("no-recompute") else boundaries + one
     chunk = settings_for(config, row.accelerator).executor.loss_chunk_tokens
     logits = CHUNK_LOGITS_BYTES * min(chunk, tokens) * layers.vocab_size
-    state = bytes_per_parameter(config.optimizer.master, eight_bit=True)
+    master = config.optimizer.master
+    state = bytes_per_parameter(master, eight_bit=True, gradient_bytes=0)
     count = sum(part.num_parameters for part in part_specs(layers))
-    return count * state + kept * tokens + logits
+    gradients = count * (2 if layers.dtype == "bfloat16" else 4)
+    return count * state + max(kept * tokens + logits, gradients + one * tokens)
 
 
 def _zero3_bytes(layers: LayerProfile, row: RunRow) -> float:

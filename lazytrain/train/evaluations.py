@@ -42,6 +42,7 @@ from lazytrain.profile.hardware import (
 from lazytrain.profile.memory import gpu_context_bytes
 from lazytrain.provenance import collect
 from lazytrain.records import read_lines, sha256_file, write, write_lines
+from lazytrain.train.held_room import is_disk_full
 from lazytrain.train.request import Data, RunRequest
 from lazytrain.train.source import Source
 
@@ -125,9 +126,15 @@ class Evaluator:
         return self._due[1]
 
     def after_step(self, step: int) -> None:
-        """Answer the sample if it is due."""
-        if self.is_due(step):
+        """Answer the sample if it is due; a full disk costs answers, not the run."""
+        if not self.is_due(step):
+            return
+        try:
             self._answer(step, "sample")
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            log.error("no exact match at step %d: %s", step, error)
 
     def finish(self) -> None:
         """Answer with the trained weights; the whole test side becomes a record."""

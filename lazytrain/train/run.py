@@ -32,7 +32,7 @@ from lazytrain.provenance import remember_code
 from lazytrain.records import RunRecord, StepRecord, read, write
 from lazytrain.schedule.no_plan import NoPlan, read_unless_none
 from lazytrain.schedule.plan import Plan
-from lazytrain.train import capacity, earlier, resume
+from lazytrain.train import capacity, earlier, held_room, resume
 from lazytrain.train.availability import DEEPSPEED_SYSTEMS, why_not
 from lazytrain.train.build import PLANNED, build_engine, optimizer_for
 from lazytrain.train.checkpoint import Checkpoint
@@ -187,7 +187,10 @@ def train_source(
     _check_memory(request, source, plan)
     data = load_data(request, source.tokenizer, resume.position_of(point))
     first = replace(source, state_dict=point.weights) if point else source
-    with _closing(build_engine(row, config, plan, first)) as engine:
+    with (
+        _closing(build_engine(row, config, plan, first)) as engine,
+        held_room.held(request.out, _weights_bytes(request, engine)) as give_back,
+    ):
         saver = resume.Saver(request, engine, source, data, plan, [])
         evaluator = Evaluator(request, engine, source, data)
         if point is not None:
@@ -195,7 +198,7 @@ def train_source(
         elif request.purpose == "quality":
             _save_initial(request, engine, source)
         evaluator.begin(len(saver.steps))
-        outcome = _train_steps(saver, evaluator, data)
+        outcome = _train_steps(saver, evaluator, data, give_back)
         peaks = evaluator.peaks()
         if request.purpose == "quality":
             _save(request.out / "weights", engine, source)
@@ -209,8 +212,21 @@ def train_source(
         return record_of(request, found | over_host_cap(request, engine))
 
 
-def _train_steps(saver: resume.Saver, evaluator: Evaluator, data: Data) -> Outcome:
-    """Run the loop from where the run stands to its end."""
+def _weights_bytes(request: RunRequest, engine: Engine) -> int:
+    """Return what the weights take that a run leaves; 0: it leaves none."""
+    if request.purpose != "quality":
+        return 0
+    executor = settings_for(request.config, request.row.accelerator).executor
+    return engine.num_parameters * dtype_of(executor.dtype).itemsize
+
+
+def _train_steps(
+    saver: resume.Saver,
+    evaluator: Evaluator,
+    data: Data,
+    give_back: Callable[[], None],
+) -> Outcome:
+    """Run the loop from where the run stands to its end, then give back the room."""
     request, earlier = saver.request, tuple(saver.steps)
 
     def is_due(step: int) -> bool:
@@ -233,7 +249,9 @@ def _train_steps(saver: resume.Saver, evaluator: Evaluator, data: Data) -> Outco
             settle=is_due,
             earlier=earlier,
         )
-        return loop.run(data.train)
+        outcome = loop.run(data.train)
+        give_back()
+        return outcome
 
 
 @contextmanager

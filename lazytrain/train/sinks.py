@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeRemainingColumn as RemainingColumn
 
 from lazytrain.records import StepRecord
+from lazytrain.train.held_room import is_disk_full
 
 WandbMode = Literal["disabled", "offline", "online"]
 log = logging.getLogger(__name__)
@@ -108,25 +109,45 @@ def progress(num_steps: int, title: str) -> Sink:
 
 
 class JsonLines:
-    """``steps.jsonl``: whole lines under a temporary name, renamed when complete."""
+    """``steps.jsonl``: whole lines under a temporary name, renamed when complete.
+
+    Lines that find no room on the disk wait for some: they cost no run its weights.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._partial = path.with_suffix(".partial.jsonl")
-        self._file = self._partial.open("w", encoding="utf-8")
+        self._file = self._partial.open("wb", buffering=0)
+        self._waiting = b""
+        self._is_told = False
 
     def put(self, step: StepRecord) -> None:
         """Append one line."""
-        self._file.write(step.model_dump_json() + "\n")
-        self._file.flush()
+        self._waiting += step.model_dump_json().encode() + b"\n"
+        self._write()
 
     def close(self, is_complete: bool) -> None:
         """Give a complete file its name; an incomplete one keeps ``.partial``."""
+        self._write()
         os.fsync(self._file.fileno())
         self._file.close()
-        if is_complete:
+        if self._waiting:
+            log.error("%s: the last steps found no room", self._partial)
+        elif is_complete:
             self._partial.replace(self._path)
+
+    def _write(self) -> None:
+        """Write what waits, as far as there is room."""
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[self._file.write(self._waiting) :]
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if not self._is_told:
+                log.error("%s: no room; steps wait for some", self._partial)
+            self._is_told = True
 
 
 def _tracker_errors() -> tuple[type[Exception], ...]:

@@ -126,9 +126,11 @@ def test_what_a_run_cannot_do_is_told_before_it_begins(trained, tmp_path, caplog
     assert told in caplog.text
 
 
-def test_a_run_that_diverged_says_so(trained, tmp_path, caplog):
-    result = train(trained, tmp_path / "run", learning_rate=1e30, num_steps=3)
-    assert result.exit_code == 0, repr(result.exception)
+@pytest.mark.parametrize(("most", "code"), [(10, 4), (0, 0)])
+def test_a_run_that_diverged_says_so(trained, tmp_path, caplog, most, code):
+    changes = {"learning_rate": 1e30, "num_steps": 3, "max_nonfinite_steps": most}
+    result = train(trained, tmp_path / "run", **changes)
+    assert result.exit_code == code, repr(result.exception)
     assert "2 of 3 steps changed nothing: loss or gradient was not" in caplog.text
 
 

@@ -1,0 +1,72 @@
+"""Room on the disk for a run's weights, taken before the first step.
+
+A disk that others fill while a run trains would cost its weights at the end. A file of
+their size lies in the run's folder meanwhile, and goes right before they are written.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from lazytrain.errors import InvalidInput
+from lazytrain.units import MIB, format_bytes
+
+log = logging.getLogger(__name__)
+# Like what is half written, so that the next run removes what a kill leaves.
+NAME: Final = ".weights.room"
+# Tokenizer, record, and lines that found no room before.
+BESIDE_WEIGHTS_BYTES: Final = 16 * MIB
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether a disk, or a user's share of it, had no room."""
+    return error.errno in _FULL
+
+
+@contextmanager
+def held(out: Path, weights_bytes: int) -> Iterator[Callable[[], None]]:
+    """Hold the room of a run's weights in its folder; the value gives it back.
+
+    A file system that cannot set room aside is left as it is: a full one is then told
+    by what is written.
+
+    Args:
+        out: The run's folder.
+        weights_bytes: What the weights take; 0 holds nothing.
+
+    Raises:
+        InvalidInput: If the room is not there.
+    """
+    path = out / NAME
+
+    def give_back() -> None:
+        path.unlink(missing_ok=True)
+
+    try:
+        if weights_bytes:
+            _take(path, weights_bytes + BESIDE_WEIGHTS_BYTES)
+        yield give_back
+    finally:
+        give_back()
+
+
+def _take(path: Path, size_bytes: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+    except OSError as error:
+        if is_disk_full(error):
+            remedy = (
+                f"has no room for the trained weights, {format_bytes(size_bytes)}: "
+                "free some space or name another folder"
+            )
+            raise InvalidInput("out", str(path.parent), remedy) from error
+        log.info("%s: room for the weights is not held: %s", path.parent, error)

@@ -126,8 +126,8 @@ def inspect(
         train_on_prompt=train_on_prompt,
         mask_history=mask_history,
     )
-    loaded = load_mixture(mixture)
     spoken = with_template(load_tokenizer(tokenizer, 2**31), template)
+    loaded = load_mixture(mixture, spoken)
     inspect_rows(
         loaded.rows,
         loaded.skipped,

@@ -103,7 +103,7 @@ def _saved(path: Path, split: str) -> Iterator[Record]:
             remedy = f"has no split {split!r}, only {', '.join(saved)}"
             raise InvalidInput("data", str(path), remedy)
         saved = saved[split]
-    yield from saved
+    yield from map(_unpadded, saved)
 
 
 def _hub(source: str, split: str, subset: str | None) -> Iterator[Record]:
@@ -119,7 +119,7 @@ def _hub(source: str, split: str, subset: str | None) -> Iterator[Record]:
             "data: synthetic for the built-in generator"
         )
         raise InvalidInput("data", source, remedy) from error
-    yield from data
+    yield from map(_unpadded, data)
 
 
 def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -174,6 +174,27 @@ def _is_record(data: Record) -> bool:
     return any(key in data for key in _EXAMPLE_KEYS)
 
 
+def _unpadded(record: Record) -> Record:
+    """Take out what Arrow adds to objects within a turn, such as schemas of tools.
+
+    All objects of a column have the keys of all its rows there; absent ones are null.
+    A turn's own keys stay.
+    """
+    return {key: _without_nulls(value, 0) for key, value in record.items()}
+
+
+def _without_nulls(value: Any, depth: int) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(item, depth) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _without_nulls(item, depth + 1)
+        for key, item in value.items()
+        if item is not None or depth == 0
+    }
+
+
 def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
     """Return what to raise: the file system's own errors stay what they are."""
     if isinstance(error, OSError) and error.errno is not None:
@@ -187,7 +208,7 @@ def _parquet(path: Path) -> Iterator[Record]:
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=4096):
-                yield from batch.to_pylist()
+                yield from map(_unpadded, batch.to_pylist())
     except (ArrowException, OSError) as error:
         raise _unreadable(path, "Parquet", error) from error
 
@@ -204,4 +225,4 @@ def _arrow(path: Path) -> Iterator[Record]:
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, "Arrow", error) from error
     for batch in table.to_batches(max_chunksize=4096):
-        yield from batch.to_pylist()
+        yield from map(_unpadded, batch.to_pylist())

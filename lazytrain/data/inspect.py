@@ -22,11 +22,20 @@ MOST_SHOWN: Final = 2000  # characters of one stretch of an example
 
 @dataclass(frozen=True)
 class Inspection:
-    """Token counts of the rows, and how many are dropped or cut at a length."""
+    """Token counts of the rows, and how many are dropped or cut at a length.
+
+    Attributes:
+        lengths: Tokens of each row.
+        supervised: Tokens with a label.
+        counts: Rows dropped or cut, by reason.
+        tools: Rows that describe tools, calls and answers in all rows, by name; empty
+            if no row has any.
+    """
 
     lengths: list[int]
     supervised: int
     counts: dict[str, int] = field(default_factory=dict)
+    tools: dict[str, int] = field(default_factory=dict)
 
 
 def inspect_rows(
@@ -38,15 +47,26 @@ def inspect_rows(
     *,
     allow_truncation: bool = False,
 ) -> Inspection:
-    """Print examples, a histogram of lengths and the counts; return the numbers."""
+    """Print examples, a histogram of lengths and the counts; return the numbers.
+
+    The last example has tools if any row has.
+    """
     console = Console(soft_wrap=True, highlight=False)
-    for row in rows[:examples]:
+    for row in _examples(rows, examples):
         console.print(rendered(encode(row, tokenizer), tokenizer, row.type))
     fit = Fit(seq_len, allow_truncation=allow_truncation)
     result = measure(rows, tokenizer, fit)
     console.print(_histogram(result.lengths))
     console.print(_summary(result, skipped, seq_len))
     return result
+
+
+def _examples(rows: Sequence[Row], number: int) -> list[Row]:
+    shown = list(rows[:number])
+    with_tools = next((row for row in rows if row.uses_tools), None)
+    if shown and with_tools is not None and not any(r.uses_tools for r in shown):
+        shown[-1] = with_tools
+    return shown
 
 
 def measure(rows: Sequence[Row], tokenizer: Any, fit: Fit) -> Inspection:
@@ -61,7 +81,20 @@ def measure(rows: Sequence[Row], tokenizer: Any, fit: Fit) -> Inspection:
         kept, remark = fit_row(encoded, fit)
         if remark is not None:
             counts[remark if kept is not None else f"dropped, {remark}"] += 1
-    return Inspection(lengths, supervised, dict(sorted(counts.items())))
+    return Inspection(
+        lengths, supervised, dict(sorted(counts.items())), count_tools(rows)
+    )
+
+
+def count_tools(rows: Sequence[Row]) -> dict[str, int]:
+    """Count what rows say of tools; empty if they say nothing."""
+    turns = [turn for row in rows for turn in row.messages]
+    counts = {
+        "rows that describe tools": sum(bool(row.tools) for row in rows),
+        "calls of tools": sum(len(turn.calls) for turn in turns),
+        "answers of tools": sum(turn.role == "tool" for turn in turns),
+    }
+    return counts if any(counts.values()) else {}
 
 
 def rendered(row: Encoded, tokenizer: Any, title: str) -> Text:
@@ -98,6 +131,8 @@ def _summary(result: Inspection, skipped: Mapping[str, int], seq_len: int) -> Ta
     table.add_row("rows", str(len(result.lengths)))
     table.add_row("tokens", str(sum(result.lengths)))
     table.add_row("supervised tokens", str(result.supervised))
+    for what, count in result.tools.items():
+        table.add_row(what, str(count))
     for reason, count in sorted(skipped.items()):
         table.add_row(f"skipped, {reason}", str(count))
     for reason, count in result.counts.items():

@@ -17,8 +17,9 @@ from lazytrain.config import SyntheticSettings
 from lazytrain.data.answers import extract_answer
 from lazytrain.data.files import Record, read_records
 from lazytrain.data.rows import Row, content_sha256
-from lazytrain.data.shapes import Shape, Unusable, convert, has_tools
+from lazytrain.data.shapes import Shape, convert
 from lazytrain.data.synthetic import generate
+from lazytrain.data.values import Unusable
 from lazytrain.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -66,33 +67,62 @@ def normalise_records(
     Raises:
         InvalidInput: If no record has the fields, or none is usable.
     """
+    shape = shape or Shape()
     rows: list[Row] = []
-    skipped: Counter[str] = Counter()
+    left_out = LeftOut()
     columns: set[str] = set()
     identities = Identities()
-    num_with_tools = 0
-    for record in records:
+    for place, record in enumerate(records, start=1):
         columns |= record.keys()
-        num_with_tools += has_tools(record, (shape or Shape()).columns)
         try:
-            row = convert(record, shape or Shape(), len(rows))
+            row = convert(record, shape, len(rows))
             identities.check(record.get("id"), row)
             if needs_answer and extract_answer(row.response) is None:
                 raise Unusable("no answer")
         except Unusable as error:
-            skipped[error.reason] += 1
+            left_out.add(error, place)
             continue
         rows.append(row)
-    if identities.shared:
-        log.warning("%s: %d rows reuse an id, kept", source, identities.shared)
-    if num_with_tools:
-        told = "%s: descriptions of tools, in %d rows, are left out of the prompts"
-        log.warning(told, source, num_with_tools)
+    absent = _absent(shape, columns)
     if not rows:
-        mapped = (shape or Shape()).columns.model_dump(exclude_none=True)
-        absent = {name: said for name, said in mapped.items() if said not in columns}
-        raise nothing_usable(source, columns, skipped, needs_answer, absent)
-    return LoadedRows(rows, dict(sorted(skipped.items())))
+        raise nothing_usable(source, columns, left_out, needs_answer, absent)
+    left_out.tell(source)
+    identities.tell(source)
+    if "tools" in absent:
+        told = "%s: its description maps tools: %s, and no row has that"
+        log.warning(told, source, absent["tools"])
+    return LoadedRows(rows, dict(sorted(left_out.counts.items())))
+
+
+def _absent(shape: Shape, columns: set[str]) -> dict[str, str]:
+    """Return what a description maps to columns that no record has."""
+    mapped = shape.columns.model_dump(exclude_none=True)
+    return {name: said for name, said in mapped.items() if said not in {"", *columns}}
+
+
+@dataclass
+class LeftOut:
+    """Records that cannot be used: how many by reason, and what is known of the first.
+
+    Attributes:
+        counts: By reason.
+        firsts: By reason, where the first such record is and what to do about it.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    firsts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, error: Unusable, place: int) -> None:
+        """Note a record by its place, counted from 1."""
+        self.counts[error.reason] += 1
+        if error.detail:
+            self.firsts.setdefault(error.reason, f"row {place}: {error.detail}")
+
+    def tell(self, source: str) -> None:
+        """Log what is known of the first records."""
+        for reason, first in self.firsts.items():
+            told = "%s: %d rows left out, %s; the first is %s"
+            log.warning(told, source, self.counts[reason], reason, first)
 
 
 class Identities:
@@ -121,11 +151,16 @@ class Identities:
         self.shared += bool(known)
         known.add(digest)
 
+    def tell(self, source: str) -> None:
+        """Log how many rows share an id."""
+        if self.shared:
+            log.warning("%s: %d rows reuse an id, kept", source, self.shared)
+
 
 def nothing_usable(
     source: str,
     columns: set[str],
-    skipped: Counter[str],
+    left_out: LeftOut,
     needs_answer: bool,
     absent: Mapping[str, str],
 ) -> InvalidInput:
@@ -134,10 +169,11 @@ def nothing_usable(
     Args:
         source: Its name.
         columns: Those that its records have.
-        skipped: Records by the reason that they are not used.
+        left_out: Records by the reason that they are not used.
         needs_answer: Whether responses without a marked answer are among those.
         absent: Columns that the description maps to and no record has.
     """
+    skipped = left_out.counts
     if not skipped:
         return InvalidInput("data", source, "the data set is empty")
     if set(skipped) == {"missing field"}:
@@ -154,6 +190,8 @@ def nothing_usable(
         )
         return InvalidInput("data", source, remedy)
     reasons = ", ".join(f"{reason}: {count}" for reason, count in skipped.items())
+    firsts = "".join(f"; {first}" for first in left_out.firsts.values())
     marks = "; for exact match a response must end in 'The answer is: X' or '#### X'"
-    remedy = f"no row can be used ({reasons}){marks if needs_answer else ''}"
+    marks = marks if needs_answer else ""
+    remedy = f"no row can be used ({reasons}){firsts}{marks}"
     return InvalidInput("data", source, remedy)

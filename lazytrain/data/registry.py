@@ -6,6 +6,7 @@ its shape is then told from its columns.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -25,8 +26,11 @@ from lazytrain.data.metamath import (
 )
 from lazytrain.data.rows import Row
 from lazytrain.data.shapes import Shape
+from lazytrain.data.tool_support import REMEDY, supported
 from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract, sha256_text
+
+log = logging.getLogger(__name__)
 
 # Weights further apart leave one data set without a row, or repeat it without end.
 MOST_RATIO: Final = 1e6
@@ -64,8 +68,13 @@ class Mixture(Contract):
         return tuple(self.dataset)
 
 
-def load_mixture(mixture: Mixture) -> LoadedRows:
+def load_mixture(mixture: Mixture, tokenizer: Any = None) -> LoadedRows:
     """Read, convert and mix the data sets; rows are numbered anew.
+
+    Args:
+        mixture: Which, and how.
+        tokenizer: Where given, rows whose tools its chat template does not render are
+            left out and counted, before data sets are mixed by weight.
 
     Raises:
         InvalidInput: If a data set is unknown, unreadable or without a usable row, or
@@ -81,7 +90,9 @@ def load_mixture(mixture: Mixture) -> LoadedRows:
     skipped: Counter[str] = Counter()
     for name in mixture.names:
         loaded = load_dataset(name, Path(mixture.dataset_dir), mixture.synthetic)
-        parts.append(_limited(loaded.rows, mixture.max_samples, mixture.seed))
+        limited = _limited(loaded.rows, mixture.max_samples, mixture.seed)
+        loaded = _rendered(LoadedRows(limited, loaded.skipped), name, tokenizer)
+        parts.append(loaded.rows)
         several = f"{name}: " if len(mixture.names) > 1 else ""
         skipped.update({several + why: n for why, n in loaded.skipped.items()})
     rows = [row for part in _mixed(parts, mixture) for row in part]
@@ -123,6 +134,23 @@ def load_dataset(
         if known and "no such file" in error.remedy:
             raise _unknown(name, folder, known) from error
         raise
+
+
+def _rendered(loaded: LoadedRows, name: str, tokenizer: Any) -> LoadedRows:
+    """Leave out rows with tools that a tokenizer's template does not render.
+
+    Raises:
+        InvalidInput: If no row is left.
+    """
+    if tokenizer is None:
+        return loaded
+    rows, lost = supported(loaded.rows, tokenizer)
+    if lost:
+        reasons = ", ".join(f"{why}: {count}" for why, count in lost.items())
+        if not rows:
+            raise InvalidInput("data", name, f"no row is left ({reasons}); {REMEDY}")
+        log.warning("%s: rows left out, %s; %s", name, reasons, REMEDY)
+    return LoadedRows(rows, loaded.skipped | lost)
 
 
 def _unknown(name: str, folder: Path, known: dict[str, Any]) -> InvalidInput:

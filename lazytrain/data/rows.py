@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from lazytrain.errors import InvalidInput
 from lazytrain.records import Contract, sha256_text, write_lines
@@ -16,11 +16,34 @@ Role = Literal["system", "user", "assistant", "tool"]
 ASKING: Final = ("user", "tool")
 
 
+def _absent(default: Any) -> Any:
+    """Return a field that is written only where it has another value.
+
+    Rows without tools keep the bytes, and so the hashes, of rows that knew no tools.
+    """
+    return Field(default=default, exclude_if=lambda value: value == default)
+
+
+class Call(Contract):
+    """One call of a tool: its name, and its arguments as the text of a JSON object."""
+
+    name: str
+    arguments: str
+    call_id: str = _absent("")
+
+
 class Message(Contract):
-    """One turn of a conversation."""
+    """One turn of a conversation.
+
+    An assistant's turn may hold ``calls``, with or without a text; a tool's answer
+    names the call that it answers by ``name`` and ``call_id``.
+    """
 
     role: Role
     content: str
+    calls: tuple[Call, ...] = _absent(())
+    name: str = _absent("")
+    call_id: str = _absent("")
 
 
 class Row(Contract):
@@ -29,7 +52,10 @@ class Row(Contract):
     ``row_id`` is the row's place in the rows file; ``original_question`` groups rows
     that must stay on one side of a split. ``history`` holds the turns before ``query``
     of a multi-turn row, ``mask_history`` takes no loss over its assistant turns, and
-    ``train_on_prompt`` takes the loss over the prompt as well.
+    ``train_on_prompt`` takes the loss over the prompt as well. ``tools`` is the JSON
+    text of a list of function schemas, as the data ordered their keys; ``calls`` are
+    those of the response, ``query_name`` and ``query_call_id`` say which call a query
+    of the role ``tool`` answers.
     """
 
     row_id: int
@@ -41,13 +67,28 @@ class Row(Contract):
     history: tuple[Message, ...] = ()
     mask_history: bool = False
     train_on_prompt: bool = False
+    tools: str = _absent("")
+    calls: tuple[Call, ...] = _absent(())
+    query_name: str = _absent("")
+    query_call_id: str = _absent("")
 
     @property
     def messages(self) -> list[Message]:
         """The conversation: history, then the question, then the answer."""
-        question = Message(role=self.query_role, content=self.query)
-        answer = Message(role="assistant", content=self.response)
+        question = Message(
+            role=self.query_role,
+            content=self.query,
+            name=self.query_name,
+            call_id=self.query_call_id,
+        )
+        answer = Message(role="assistant", content=self.response, calls=self.calls)
         return [*self.history, question, answer]
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether tools are described, called or heard."""
+        turns = self.messages
+        return bool(self.tools) or any(t.calls or t.role == "tool" for t in turns)
 
     @property
     def asked(self) -> str:

@@ -65,6 +65,8 @@ def split_test_set(
 ) -> TestSet:
     """Return the test side of a split, or a seeded sample of ``limit`` rows of it.
 
+    Rows that end in a call of a tool have no answer to match, and are not asked.
+
     Raises:
         InvalidInput: If manifest and rows do not belong together.
     """
@@ -72,7 +74,13 @@ def split_test_set(
     everything = read_rows(rows)
     test = side_rows(everything, split.test)
     train = side_rows(everything, split.train)
-    return TestSet(sample(test, limit, seed), train, len(test), split.test.sha256)
+    asked = [row for row in test if not row.calls]
+    if len(asked) < len(test):
+        told = (
+            "%d of %d test rows end in a call of a tool, no answer: they are not asked"
+        )
+        log.warning(told, len(test) - len(asked), len(test))
+    return TestSet(sample(asked, limit, seed), train, len(test), split.test.sha256)
 
 
 def file_test_set(source: str, limit: int = 0, seed: int = 0) -> TestSet:

@@ -42,20 +42,21 @@ PREPARED: Final = ".prepared."
 __all__ = ["SCALE", "FineTune", "fine_tune", "prepare_data"]
 
 
-def prepare_data(settings: FineTune, folder: Path) -> tuple[Path, Path]:
+def prepare_data(settings: FineTune, folder: Path, tokenizer: Any) -> tuple[Path, Path]:
     """Load, mix, number and split the rows; return the paths of rows and manifest.
 
     Args:
         settings: Which data, and how it is divided.
         folder: Where both are written.
+        tokenizer: Holds the chat template that has to render the rows' tools.
 
     Raises:
         InvalidInput: If data cannot be read or divided.
     """
-    loaded = load_mixture(settings.mixture(settings.data))
+    loaded = load_mixture(settings.mixture(settings.data), tokenizer)
     test = None
     if settings.test_data:
-        test = load_mixture(settings.mixture(settings.test_data))
+        test = load_mixture(settings.mixture(settings.test_data), tokenizer)
     numbered, manifest = divide(
         loaded,
         SplitSettings(settings.split_mode, settings.seed, settings.train_fraction),
@@ -146,7 +147,7 @@ def _begun(
     for left in settings.out.glob(f"{PREPARED}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=settings.out, prefix=PREPARED) as folder:
-        rows, split = prepare_data(settings, Path(folder))
+        rows, split = prepare_data(settings, Path(folder), source.tokenizer)
         request = _request(settings, accelerator, rows, split, resume)
         if settings.num_epochs is not None:
             steps = count_steps(request, source.tokenizer, settings.num_epochs)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from tool_rows import ONE, SAME, speaking
 from typer.testing import CliRunner
 
 from lazytrain.cli import root
@@ -82,3 +83,19 @@ def test_inspect_shows_examples_lengths_and_drops(tmp_path):
         assert part in shown
     for part in ("skipped, empty messages", "supervised tokens", "length of rows"):
         assert part in shown
+
+
+def test_inspect_shows_calls_and_counts_what_a_template_leaves_out(tmp_path):
+    source = tmp_path / "talks.jsonl"
+    plain = {"query": "q", "response": "a"}
+    broken = ONE | {"tools": "[{"}
+    records = [plain, ONE, SAME, broken]
+    source.write_text("\n".join(map(json.dumps, records)))
+    speaking().save_pretrained(tmp_path / "tokenizer")
+    data = ("inspect", "--data", source, "--tokenizer")
+    shown = _run(*data, tmp_path / "tokenizer").stdout
+    for part in ("<call>", "rows that describe tools", "skipped, tools is not JSON"):
+        assert part in shown
+    shown = _run(*data, "byte-level").stdout
+    assert "skipped, chat template leaves out tools" in shown
+    assert "<call>" not in shown

@@ -1,7 +1,9 @@
 """Masked and supervised tokens are told apart by colour."""
 
+from tool_rows import ONE, SAME, row, speaking
+
 from lazytrain.data.batches import Fit
-from lazytrain.data.inspect import MOST_SHOWN, measure, rendered
+from lazytrain.data.inspect import MOST_SHOWN, inspect_rows, measure, rendered
 from lazytrain.data.prompts import encode, load_tokenizer
 from lazytrain.data.rows import Message, Row
 
@@ -28,6 +30,34 @@ def test_colours_follow_the_labels():
         ("<|user|>and now ☃?<|end|><|assistant|>", "dim red"),
         ("yes<|end|>", "green"),
     ]
+
+
+def test_a_call_is_green_and_what_the_tool_answers_is_red():
+    tokenizer = speaking()
+    text = rendered(encode(row(ONE), tokenizer), tokenizer, "t")
+    pieces = [(text.plain[s.start : s.end], str(s.style)) for s in text.spans]
+    assert [style for _, style in pieces] == ["dim red", "green"] * 2
+    assert "Wetter eines Ortes ☂" in pieces[0][0]
+    assert pieces[1][0].startswith('<call>{"name": "weather"')
+    assert "rain ☔" in pieces[2][0]
+    assert pieces[3][0] == "Yes ☔.<|end|>"
+
+
+def test_rows_with_tools_are_shown_and_counted(capsys):
+    rows = [ROW] * 5 + [row(ONE), row(SAME)]
+    found = inspect_rows(rows, {}, speaking(), 4096, examples=2)
+    counts = {
+        "rows that describe tools": 2,
+        "calls of tools": 2,
+        "answers of tools": 2,
+    }
+    assert found.tools == counts
+    shown = capsys.readouterr().out
+    assert shown.count("first?") == 1
+    assert '<call>{"name": "weather"' in shown
+    assert all(what in shown for what in counts)
+    assert inspect_rows(rows[:5], {}, speaking(), 4096).tools == {}
+    assert "tools" not in capsys.readouterr().out
 
 
 def test_lengths_and_drops_are_counted():

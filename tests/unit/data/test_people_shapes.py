@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import pyarrow as pa
 import pytest
@@ -12,7 +11,7 @@ from pyarrow import parquet
 from lazytrain.data.files import read_records
 from lazytrain.data.metamath import normalise_records
 from lazytrain.data.registry import Mixture, load_mixture
-from lazytrain.data.shapes import Columns, Shape, Tags
+from lazytrain.data.shapes import Shape, Tags
 from lazytrain.errors import InvalidInput
 
 TEXT = '{"query": "q", "response": "a"}\n'
@@ -55,34 +54,15 @@ def test_a_mapped_tag_takes_the_place_of_the_usual_names():
     assert loaded.skipped == {"wrong roles": 1}
 
 
-CALL = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
-LOST = {
-    "tool calls are not rendered": {"tool_calls": CALL},
-    "weight 0 is not kept": {"weight": 0},
-}
-
-
-@pytest.mark.parametrize("reason", LOST)
-def test_a_turn_that_would_lose_something_is_counted(reason):
+def test_a_turn_that_would_lose_something_is_counted():
     plain = talk("messages", "role", "content", "user", "assistant", weight=1)
     plain["messages"][1]["tool_calls"] = []
-    lossy = talk("messages", "role", "content", "user", "assistant", **LOST[reason])
+    lossy = talk("messages", "role", "content", "user", "assistant", weight=0)
+    reason = "weight 0 is not kept"
     loaded = normalise_records([plain, lossy], "test", needs_answer=False)
     assert loaded.skipped == {reason: 1}
     with pytest.raises(InvalidInput, match=f"no row can be used .{reason}: 1.$"):
         normalise_records([lossy], "test", needs_answer=False)
-
-
-@pytest.mark.parametrize("column", ["tools", "functions"])
-def test_descriptions_of_tools_are_told(column, caplog):
-    record = talk("messages", "role", "content", "user", "assistant")
-    shape = Shape(columns=Columns(tools=None if column == "tools" else column))
-    records = [record, record | {column: CALL}, record | {column: []}]
-    with caplog.at_level(logging.WARNING):
-        normalise_records(records, "test", shape, needs_answer=False)
-    assert caplog.messages == [
-        "test: descriptions of tools, in 1 rows, are left out of the prompts"
-    ]
 
 
 def test_a_files_suffix_may_be_of_any_case(tmp_path):

@@ -61,7 +61,7 @@ def test_sharegpt_with_tools_and_mapped_tags(tmp_path):
     plain = {
         "conversations": [
             {"from": "human", "value": "weather?"},
-            {"from": "function_call", "value": "look()"},
+            {"from": "function_call", "value": '{"name": "look"}'},
             {"from": "observation", "value": "rain"},
             {"from": "gpt", "value": "Rain."},
         ],
@@ -96,10 +96,11 @@ def test_sharegpt_with_tools_and_mapped_tags(tmp_path):
     assert _roles(first) == [
         ("system", "S"),
         ("user", "weather?"),
-        ("assistant", "look()"),
+        ("assistant", ""),
         ("tool", "rain"),
         ("assistant", "Rain."),
     ]
+    assert [call.name for call in first.messages[2].calls] == ["look"]
     assert _roles(second)[1:] == [("user", "weather?"), ("assistant", "Rain.")]
     assert (first.row_id, second.row_id) == (0, 1)
     assert first.mask_history

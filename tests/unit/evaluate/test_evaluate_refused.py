@@ -6,12 +6,17 @@ import json
 import logging
 
 import pytest
+from tool_rows import ONE, call, calls, openai, row
+from tool_rows import asked as question
 from typer.testing import CliRunner
 
 from lazytrain.commands.evaluate import app
+from lazytrain.data.rows import write_rows
+from lazytrain.data.split import given_split
 from lazytrain.errors import InvalidInput
 from lazytrain.evaluate import run as run_module
-from lazytrain.evaluate.evaluation import file_test_set
+from lazytrain.evaluate.evaluation import file_test_set, split_test_set
+from lazytrain.records import write
 
 GOOD = {"query": "1 + 1?", "answer": "#### 2"}
 
@@ -78,3 +83,15 @@ def test_rows_that_are_not_asked_are_told(tmp_path, caplog):
         test = file_test_set(str(path))
     assert (len(test.rows), test.num_all) == (1, 1)
     assert "not asked: missing field: 1, no answer: 1" in caplog.text
+
+
+def test_rows_that_end_in_a_call_are_not_asked(tmp_path, caplog):
+    last = row(openai(question("q"), calls(call({}))))
+    rows, manifest = given_split([row(ONE)], [row(ONE), last], source="s")
+    write_rows(rows, tmp_path / "rows.jsonl")
+    write(manifest, tmp_path / "split.json")
+    with caplog.at_level(logging.WARNING):
+        test = split_test_set(tmp_path / "split.json", tmp_path / "rows.jsonl")
+    assert [r.response for r in test.rows] == ["Yes ☔."]
+    assert test.num_all == 2
+    assert "1 of 2 test rows end in a call of a tool" in caplog.text

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 from streaming import small_config
+from tool_rows import ONE, SAME, row, speaking
+from tool_rows import supervised as loss_on
 from typer.testing import CliRunner
 
 from lazytrain.commands.train import app
 from lazytrain.config import load_yaml
+from lazytrain.data.prompts import IGNORE
 from lazytrain.data.rows import read_rows
 from lazytrain.errors import InvalidInput
 from lazytrain.records import (
@@ -23,8 +26,9 @@ from lazytrain.records import (
     read_lines,
     write,
 )
-from lazytrain.train.finetune import FineTune
+from lazytrain.train.finetune import FineTune, prepare_data
 from lazytrain.train.planning import make_plan
+from lazytrain.train.request import RunRequest, load_data
 
 BATCH, SEQ_LEN = 2, 192
 ALPACA = [
@@ -294,3 +298,41 @@ def test_fewer_rows_than_a_batch_are_an_error_with_a_way_on(folder, plan):
 def test_an_unknown_name_lists_the_known_ones(folder, plan):
     with pytest.raises(InvalidInput, match="alpaca, chats, talks"):
         train(settings(folder, plan, data="alpacca"))
+
+
+def test_rows_whose_tools_are_not_rendered_are_left_out_and_counted(folder, plan):
+    lines = [json.dumps(record) for record in (ONE, SAME)]
+    (folder / "tools.jsonl").write_text("\n".join(lines))
+    mixed = ["alpaca", str(folder / "tools.jsonl")]
+    with pytest.raises(InvalidInput, match=r"tools\.jsonl'.*leaves out tools: 2"):
+        train(settings(folder, plan, data=mixed))
+    lines += [json.dumps(PAIRS[0])]
+    (folder / "tools.jsonl").write_text("\n".join(lines))
+    out = train(settings(folder, plan, data=mixed, num_steps=1))
+    reason = f"{mixed[1]}: chat template leaves out tools"
+    assert read(SplitManifest, out / "split.json").skipped == {reason: 2}
+    assert len(read_rows(out / "rows.jsonl")) == len(ALPACA) + 1
+
+
+def test_rows_with_tools_reach_the_batches(folder, plan):
+    """What a step is given is what the loss is meant to be taken over."""
+    lines = [json.dumps(record) for record in (ONE, SAME) * 2]
+    (folder / "tools.jsonl").write_text("\n".join(lines))
+    tools = str(folder / "tools.jsonl")
+    asked = load_yaml(
+        FineTune, settings(folder, None, data=tools, test_data="alpaca", seq_len=512)
+    )
+    tokenizer = speaking()
+    rows, split = prepare_data(asked, folder, tokenizer)
+    request = RunRequest(
+        row=asked.row("cpu"),
+        config=asked.pipeline("cpu"),
+        purpose="quality",
+        split=split,
+        rows=rows,
+        out=folder,
+    )
+    batch = next(load_data(request, tokenizer).train)
+    for ids in batch.labels:
+        said = tokenizer.decode(ids[ids != IGNORE])
+        assert said == loss_on(row(ONE))

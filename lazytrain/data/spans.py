@@ -16,7 +16,9 @@ from lazytrain.data.templates import Draw
 
 Span = tuple[int, int]
 MARK: Final = "\ue000"  # private use: no text has it, no template looks for it
-_BEGUN: Final = re.compile(r"[<\[/|\w]+\Z")  # a word or tag that is cut off
+# A word or tag whose letters two texts share, and what goes on with it in a text.
+_BEGUN: Final = re.compile(r"[<\[]?[^\s<>\[\]]*\Z")
+_GOES_ON: Final = re.compile(r"[^\s<\[]")
 
 
 def assistant_spans(
@@ -46,18 +48,23 @@ def _span(draw: Draw, messages: Sequence[Message], text: str, turn: int) -> Span
     after = draw(messages[: turn + 1], False).rstrip()
     start, end = len(before), len(after)
     if not text.startswith(before):
-        asked = _words_end(draw, messages[:turn], turn - 1, for_answer=True)
-        start = _agreed(before, asked, text, _words_end(draw, messages, turn - 1))
+        asked = draw(_longer(messages[:turn], turn - 1), True)
+        whole = draw(_longer(messages, turn - 1), False)
+        ends = _shared_len(before, asked), _shared_len(text, whole)
+        start = _agreed(before, ends[0], text, ends[1])
     if not text.startswith(after):
-        said = _words_end(draw, messages[: turn + 1], turn)
-        end = _agreed(after, said, text, _words_end(draw, messages, turn))
+        said = draw(_longer(messages[: turn + 1], turn), False)
+        whole = draw(_longer(messages, turn), False)
+        ends = _shared_len(after, said), _shared_len(text, whole)
+        end = _agreed(after, ends[0], text, ends[1])
     return start, end
 
 
-def _words_end(
-    draw: Draw, messages: Sequence[Message], place: int, for_answer: bool = False
-) -> int:
-    """Return where a turn's words (the name of its last call) end in the rendering."""
+def _longer(messages: Sequence[Message], place: int) -> list[Message]:
+    """Return turns one of which says more: where it does, its words end.
+
+    Of a turn that calls tools, the name of its last call is longer.
+    """
     longer = list(messages)
     turn = longer[place]
     if turn.calls:
@@ -66,7 +73,7 @@ def _words_end(
         longer[place] = turn.model_copy(update={"calls": (*others, last)})
     else:
         longer[place] = turn.model_copy(update={"content": turn.content + MARK})
-    return _shared_len(draw(longer, for_answer), draw(messages, for_answer))
+    return longer
 
 
 def _agreed(one: str, one_from: int, other: str, other_from: int) -> int:
@@ -74,18 +81,20 @@ def _agreed(one: str, one_from: int, other: str, other_from: int) -> int:
 
     The first letters of a tag are no agreement: ``<think>`` begins as ``<tool_call>``.
     """
-    rest = one[one_from:]
-    size = _shared_len(rest, other[other_from:])
-    if size < len(rest):
-        size = len(_BEGUN.sub("", rest[:size]))
+    ours, theirs = one[one_from:], other[other_from:]
+    size = _shared_len(ours, theirs)
+    if all(_GOES_ON.match(text[size:]) for text in (ours, theirs)):
+        size = len(_BEGUN.sub("", ours[:size]))
     return other_from + size
 
 
 def _shared_len(one: str, other: str) -> int:
     """Return how many leading characters two texts share."""
-    if other.startswith(one):
-        return len(one)
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
+    shared, most = 0, min(len(one), len(other))
+    while shared < most:  # rows are long: halves are compared, not characters
+        middle = (shared + most + 1) // 2
+        if one[shared:middle] == other[shared:middle]:
+            shared = middle
+        else:
+            most = middle - 1
+    return shared

@@ -169,16 +169,31 @@ def test_what_a_template_leaves_out_is_noticed(template, record, reason):
             use(row(record), tokenizer)
 
 
-def test_a_template_that_puts_a_text_behind_the_answer_is_noticed():
-    late = SILENT.replace(
-        "{{ '<|end|>' }}{% endfor %}",
-        "{{ messages[loop.index0 - 1].content if m.role == 'tool' }}"
-        "{{ '<|end|>' }}{% endfor %}",
-    )
-    assert late != SILENT
-    assert supported([row(BESIDE)], speaking(late))[1] == {
-        "chat template does not tell the assistant's turns apart": 1
-    }
+# Text that stands beside a call comes behind the answer, in a turn of its own or glued
+# to what the assistant says next.
+LATE = SILENT.replace(
+    "{{ '<|end|>' }}{% endfor %}",
+    "{{ messages[loop.index0 - 1].content if m.role == 'tool' }}"
+    "{{ '<|end|>' }}{% endfor %}",
+)
+GLUED = (
+    "{{ tools | tojson if tools }}{% for m in messages %}"
+    "{% if m.role == 'tool' %}{{ '<answer>' + m.content + '</answer>' }}"
+    "{{ messages[loop.index0 - 1].content }}"
+    "{% elif m.tool_calls %}{{ '<|assistant|>' + (m.tool_calls | tojson) }}"
+    "{{ '' if loop.last else '<wait>' }}"
+    "{% elif loop.previtem and loop.previtem.role == 'tool' %}"
+    "{{ m.content + '<|end|>' }}"
+    "{% else %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endif %}"
+    "{% if loop.last and m.role == 'tool' %}<|end|>{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [LATE, GLUED])
+def test_a_template_that_puts_a_text_behind_the_answer_is_noticed(template):
+    assert template != SILENT
+    lost = supported([row(BESIDE)], speaking(template))[1]
+    assert lost == {"chat template does not tell the assistant's turns apart": 1}
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))

@@ -169,6 +169,18 @@ def test_what_a_template_leaves_out_is_noticed(template, record, reason):
             use(row(record), tokenizer)
 
 
+def test_a_row_that_a_template_refuses_is_counted_by_the_templates_words():
+    """Some want ids of nine letters: what is numbered here has as many."""
+    strict = RENDERS.replace(
+        "{% for call in m.tool_calls or [] %}",
+        "{% for call in m.tool_calls or [] %}{% if call.id | length != 9 %}"
+        "{{ raise_exception('ids have nine letters') }}{% endif %}",
+    )
+    kept, lost = supported([row(ONE), row(SAME)], speaking(strict))
+    assert kept == [row(SAME)]
+    assert lost == {"chat template refuses it: ids have nine letters": 1}
+
+
 # Text that stands beside a call comes behind the answer, in a turn of its own or glued
 # to what the assistant says next.
 LATE = SILENT.replace(

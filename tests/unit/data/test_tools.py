@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -23,13 +23,13 @@ from tool_rows import (
     row,
     said,
     sharegpt,
+    supervised,
 )
 
 from lazytrain.data.metamath import normalise_records
 from lazytrain.data.registry import Mixture, load_mixture
 from lazytrain.data.rows import Message, Row, content_sha256, read_rows, write_rows
-from lazytrain.data.shapes import Columns, Shape
-from lazytrain.errors import InvalidInput
+from lazytrain.data.shapes import Columns, Shape, Tags
 
 PLAIN = Row(
     row_id=0, query="How many ☃?", response="3", original_question="q", type="AnsAug"
@@ -166,83 +166,17 @@ def test_a_tool_may_answer_with_nothing():
     assert made.query == ""
 
 
-BAD_TOOLS = [
-    ("[{", "tools is not JSON", "is not JSON: Expecting"),
-    ('["{"]', "tools is not JSON", "is not JSON: Expecting"),
-    ("5", "tools holds no function", "list of function schemas"),
-    ([5], "tools holds no function", "list of function schemas"),
-    ([{"description": "x"}], "tools holds no function", "each with a name"),
-    ([{"type": "web_search"}], "tools holds no function", "each with a name"),
-    ([{"type": "function", "function": 3}], "tools holds no function", "with a name"),
-]
-
-
-@pytest.mark.parametrize(("tools", "reason", "remedy"), BAD_TOOLS)
-def test_malformed_tools_name_field_row_and_remedy(tools, reason, remedy, caplog):
-    records = [ONE, ONE | {"tools": tools}, ONE | {"tools": tools}]
-    with caplog.at_level(logging.WARNING):
-        loaded = normalise_records(records, "talks.jsonl", needs_answer=False)
-    assert len(loaded.rows) == 1
-    assert loaded.skipped == {reason: 2}
-    told = f"talks.jsonl: 2 rows left out, {reason}; the first is row 2: tools = "
-    assert caplog.messages[0].startswith(told)
-    assert remedy in caplog.messages[0]
-    with pytest.raises(InvalidInput, match=rf"{reason}: 1.; row 1: tools = .*{remedy}"):
-        normalise_records(records[1:2], "talks.jsonl", needs_answer=False)
-
-
-BAD_CALLS = [
-    ("tool_calls", [call("{")], "arguments are no JSON object"),
-    ("tool_calls", [call("[1]")], "arguments are no JSON object"),
-    ("tool_calls", [call(5)], "arguments are no JSON object"),
-    ("tool_calls", [call({}, name="")], "a call has no name"),
-    ("tool_calls", ["f()"], "a call is not JSON"),
-    ("tool_calls", [7], "a call has no name"),
-    ("tool_calls", [{"type": "custom", "custom": {}}], "a call has no name"),
-    ("function_call", "look()", "a call is not JSON"),
-    ("tool_calls", [call({"n": float("nan")})], "number is not finite"),
-    ("tool_calls", [call('{"n": 1e999}')], "number is not finite"),
-    ("tool_calls", [call({"n": "\ud800"})], "text is not Unicode"),
-    ("tool_calls", [call('{"n":' * 99 + "1" + "}" * 99)], "nested too deeply"),
-]
-
-
-@pytest.mark.parametrize(("field", "made", "reason"), BAD_CALLS)
-def test_malformed_calls_are_counted(field, made, reason):
-    turn = {"role": "assistant", "content": None, field: made}
-    bad = openai(asked("q"), turn, heard("x"), said("a"))
-    loaded = normalise_records([ONE, bad], "test", needs_answer=False)
-    assert loaded.skipped == {reason: 1}
-
-
-@pytest.mark.parametrize("value", ["look()", "", "[]", '{"arguments": {}}'])
-def test_a_call_of_sharegpt_that_is_no_call_is_named(value, caplog):
-    bad = sharegpt(("human", "q"), ("function_call", value))
-    with caplog.at_level(logging.WARNING):
-        loaded = normalise_records([SAME, bad], "test", needs_answer=False)
-    assert sum(loaded.skipped.values()) == 1
-    assert "the first is row 2: function_call = " in caplog.messages[0]
-    assert '{"name": ..., "arguments": {...}}' in caplog.messages[0]
-
-
-TWO = calls(call({}, id="x"), call({}, id="y"))
-ORDERS = [
-    ([TWO, heard("1"), heard("2"), heard("3"), said("a")], "wrong roles"),
-    ([TWO, heard("1", tool_call_id="z"), said("a")], "an answer names no call"),
-    ([TWO, heard("1"), asked("q"), said("a")], "wrong roles"),
-    ([said("t"), heard("1"), heard("2"), said("a")], "wrong roles"),
-    ([TWO, TWO], "wrong roles"),
-    ([TWO, heard("1")], "no answer"),
-    ([{"role": "tool", "content": "x", "tool_calls": [call({})]}], "wrong roles"),
-]
-
-
-@pytest.mark.parametrize(("turns", "reason"), ORDERS)
-def test_turns_out_of_order_are_counted(turns, reason):
-    loaded = normalise_records(
-        [ONE, openai(asked("q"), *turns)], "test", needs_answer=False
-    )
-    assert loaded.skipped == {reason: 1}
+def test_roles_of_calls_and_answers_can_be_mapped():
+    names = {"human": "user", "function_call": "fn", "observation": "obs"}
+    talk = [
+        {"role": names.get(turn["from"], "assistant"), "content": turn["value"]}
+        for turn in SAME["conversations"]
+    ]
+    tags = Tags(function_tag="fn", observation_tag="obs")
+    shape = Shape(formatting="sharegpt", tags=tags)
+    record = {"conversations": talk, "tools": SAME["tools"]}
+    loaded = normalise_records([record], "test", shape, needs_answer=False)
+    assert loaded.rows == [row(SAME)]
 
 
 def _described(tmp_path, columns, *records):
@@ -299,3 +233,19 @@ def test_what_a_table_adds_to_other_rows_is_taken_out(tmp_path, name):
     for found in (lambda made: made.tools, lambda made: made.calls[0].arguments):
         texts = [list(map(found, made)) for made in (rows, expected)]
         assert list(map(json.loads, texts[0])) == list(map(json.loads, texts[1]))
+
+
+def test_the_documented_rows_say_the_same():
+    text = (
+        (Path(__file__).parents[3] / "config/README.md")
+        .read_text()
+        .split("### Rows with tools")[1]
+    )
+    block = text.split("```")[1]
+    records = [json.loads(part) for part in block.strip().split("\n\n")]
+    assert ["messages" in record for record in records] == [True, False]
+    said_of = [supervised(row(record)) for record in records]
+    assert said_of[0] == said_of[1]
+    assert said_of[0].startswith(
+        '<call>{"name": "weather", "arguments": {"city": "Oslo"'
+    )

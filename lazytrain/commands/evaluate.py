@@ -37,8 +37,8 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="instead of a split: any file of questions and answers that end in "
-            "'#### X' or 'The answer is: X'"
+            help="instead of a split: any file of questions and answers, which end in "
+            "'#### X' or 'The answer is: X', or are a number by themselves"
         ),
     ] = None,
     record: Annotated[

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lazytrain.data.metamath import load_rows
+from lazytrain.data.files import read_records
+from lazytrain.data.metamath import SYNTHETIC, load_rows, normalise_records
 from lazytrain.data.prompts import prompt_text
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import rows_sha256, side_rows
@@ -17,6 +18,8 @@ from lazytrain.evaluate.exact_match import (
     by_type,
     distinct_answers,
     fraction_correct,
+    has_answer,
+    is_number,
     judge,
     majority_baseline,
 )
@@ -84,11 +87,29 @@ def split_test_set(
 
 
 def file_test_set(source: str, limit: int = 0, seed: int = 0) -> TestSet:
-    """Return the rows of any file with questions and answers as a test set."""
-    loaded = load_rows(source)
-    rows = loaded.rows
-    if loaded.skipped:
-        reasons = ", ".join(f"{why}: {count}" for why, count in loaded.skipped.items())
+    """Return the rows of any file with questions and answers as a test set.
+
+    An answer is marked at the end of a solution, or is a number by itself.
+
+    Raises:
+        InvalidInput: If the file cannot be read, or no row has an answer.
+    """
+    if source == SYNTHETIC:
+        loaded = load_rows(source)
+    else:
+        loaded = normalise_records(read_records(source), source, needs_answer=False)
+    rows = [row for row in loaded.rows if has_answer(row.response)]
+    left_out = dict(loaded.skipped)
+    if len(rows) < len(loaded.rows):
+        left_out["no answer"] = len(loaded.rows) - len(rows)
+    reasons = ", ".join(f"{why}: {count}" for why, count in left_out.items())
+    if not rows:
+        remedy = (
+            f"no row can be used ({reasons}); a response must end in 'The answer is: "
+            "X' or '#### X', or be a number by itself"
+        )
+        raise InvalidInput("data", source, remedy)
+    if reasons:
         log.warning("%s: rows that are not asked: %s", source, reasons)
     return TestSet(sample(rows, limit, seed), [], len(rows), rows_sha256(rows))
 
@@ -102,9 +123,16 @@ def sample(rows: Sequence[Row], limit: int, seed: int) -> list[Row]:
 
 
 def answer_budget(test: TestSet, tokenizer: Any, longest: int = 1024) -> int:
-    """Return how many tokens an answer may take, by the longest known answer."""
-    known = test.train or test.rows
-    texts = sorted((row.response for row in known), key=len)[-64:]
+    """Return how many tokens an answer may take, by the longest known answer.
+
+    A number by itself does not say how long its solution is: ``longest`` stands then.
+    """
+    known = [
+        row.response for row in test.train or test.rows if not is_number(row.response)
+    ]
+    if not known:
+        return longest
+    texts = sorted(known, key=len)[-64:]
     tokens = [len(tokenizer(text)["input_ids"]) for text in texts]
     return min(longest, max(tokens) + MARGIN_TOKENS)
 

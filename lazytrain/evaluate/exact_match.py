@@ -30,11 +30,14 @@ __all__ = [
     "exact_match",
     "extract_answer",
     "fraction_correct",
+    "has_answer",
+    "is_number",
     "judge",
     "majority_baseline",
     "normalise",
 ]
 
+LONGEST_NUMBER: Final = 40  # characters of one that stands by itself, unit included
 _FRACTION: Final = re.compile(
     r"\\[dt]?frac\s*(?:\{([^{}]+)\}|(\d))\s*(?:\{([^{}]+)\}|(\d))"
 )
@@ -71,6 +74,22 @@ def _number(text: str) -> Fraction | None:
         return None
     value = Fraction(match["top"]) / bottom + Fraction(match["whole"] or 0)
     return -value if match["sign"] == "-" else value
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is nothing but a number, maybe with a unit: ``$1,200``."""
+    if len(text) > LONGEST_NUMBER or "\n" in text.strip():
+        return False
+    try:
+        Fraction(normalise(text))
+    except (ValueError, ZeroDivisionError):
+        return False
+    return True
+
+
+def has_answer(response: str) -> bool:
+    """Say whether a response can be judged: it marks its answer, or is a number."""
+    return extract_answer(response) is not None or is_number(response)
 
 
 def exact_match(answer: str | None, expected: str | None) -> bool:

@@ -15,7 +15,8 @@ from lazytrain.data.rows import write_rows
 from lazytrain.data.split import given_split
 from lazytrain.errors import InvalidInput
 from lazytrain.evaluate import run as run_module
-from lazytrain.evaluate.evaluation import file_test_set, split_test_set
+from lazytrain.evaluate.evaluation import answer_budget, file_test_set, split_test_set
+from lazytrain.evaluate.exact_match import is_number, judge
 from lazytrain.records import write
 
 GOOD = {"query": "1 + 1?", "answer": "#### 2"}
@@ -77,12 +78,37 @@ def test_a_folder_that_holds_no_model_says_what_it_is(tmp_path):
 
 def test_rows_that_are_not_asked_are_told(tmp_path, caplog):
     path = tmp_path / "test.jsonl"
-    rows = [GOOD, {"query": "2?", "answer": "2"}, {"query": "3?"}]
+    rows = [GOOD, {"query": "2?", "answer": "It is 2"}, {"query": "3?"}]
     path.write_text("\n".join(map(json.dumps, rows)))
     with caplog.at_level(logging.WARNING):
         test = file_test_set(str(path))
     assert (len(test.rows), test.num_all) == (1, 1)
     assert "not asked: missing field: 1, no answer: 1" in caplog.text
+
+
+def test_an_answer_may_be_a_number_by_itself(tmp_path):
+    path = tmp_path / "test.jsonl"
+    answers = ["878", 12, "$1,200", "2 apples", "\\frac{1}{2}"]
+    rows = [{"query": f"{n}?", "answer": answer} for n, answer in enumerate(answers)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    test = file_test_set(str(path))
+    assert [row.response for row in test.rows] == [str(answer) for answer in answers]
+    assert judge(test.rows[2], "600 + 600 = 1200. The answer is: 1200").correct
+    assert not judge(test.rows[2], "1200").correct  # the model marks its answer
+    # Such an answer does not say how many tokens its solution takes.
+    assert answer_budget(test, pytest.fail) == 1024
+
+
+@pytest.mark.parametrize("text", ["", "2x", "1 and 2", "2\n3", "3" * 41, "1/0", "nan"])
+def test_other_texts_are_no_number_by_themselves(text):
+    assert not is_number(text)
+
+
+def test_a_file_without_an_answer_says_what_one_is(tmp_path):
+    path = tmp_path / "test.jsonl"
+    path.write_text(json.dumps({"query": "2?", "answer": "It is 2"}))
+    with pytest.raises(InvalidInput, match=r"no answer: 1\).*or be a number by itself"):
+        file_test_set(str(path))
 
 
 def test_rows_that_end_in_a_call_are_not_asked(tmp_path, caplog):

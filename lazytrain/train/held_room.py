@@ -1,7 +1,8 @@
 """Room on the disk for a run's weights, taken before the first step.
 
 A disk that others fill while a run trains would cost its weights at the end. A file of
-their size lies in the run's folder meanwhile, and goes right before they are written.
+their size and without a name takes their place meanwhile, and goes right before they
+are written, or with the process, however that ends.
 """
 
 from __future__ import annotations
@@ -9,17 +10,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from lazytrain.errors import InvalidInput
 from lazytrain.units import MIB, format_bytes
 
 log = logging.getLogger(__name__)
-# Like what is half written, so that the next run removes what a kill leaves.
-NAME: Final = ".weights.room"
 # Tokenizer, record, and lines that found no room before.
 BESIDE_WEIGHTS_BYTES: Final = 16 * MIB
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -44,29 +44,23 @@ def held(out: Path, weights_bytes: int) -> Iterator[Callable[[], None]]:
     Raises:
         InvalidInput: If the room is not there.
     """
-    path = out / NAME
+    if not weights_bytes:
+        yield lambda: None
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=out) as file:
+        _take(file, out, weights_bytes + BESIDE_WEIGHTS_BYTES)
+        yield lambda: os.ftruncate(file.fileno(), 0)
 
-    def give_back() -> None:
-        path.unlink(missing_ok=True)
 
+def _take(file: IO[bytes], out: Path, size_bytes: int) -> None:
     try:
-        if weights_bytes:
-            _take(path, weights_bytes + BESIDE_WEIGHTS_BYTES)
-        yield give_back
-    finally:
-        give_back()
-
-
-def _take(path: Path, size_bytes: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, size_bytes)
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError as error:
         if is_disk_full(error):
             remedy = (
                 f"has no room for the trained weights, {format_bytes(size_bytes)}: "
                 "free some space or name another folder"
             )
-            raise InvalidInput("out", str(path.parent), remedy) from error
-        log.info("%s: room for the weights is not held: %s", path.parent, error)
+            raise InvalidInput("out", str(out), remedy) from error
+        log.info("%s: room for the weights is not held: %s", out, error)

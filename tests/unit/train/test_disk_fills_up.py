@@ -15,9 +15,10 @@ from test_checkpoint_kill import STEPS, make_request
 from test_model_files import record
 
 from lazytrain.errors import InvalidInput
+from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.records import StepRecord, read_lines
 from lazytrain.train import held_room, resume
-from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES, NAME, held, is_disk_full
+from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES, held, is_disk_full
 from lazytrain.train.run import run_row
 from lazytrain.train.sinks import JsonLines, Sinks
 from lazytrain.units import MIB
@@ -53,8 +54,9 @@ def weights_of(out):
 
 def test_room_is_held_given_back_and_refused(small_disk):
     with held(small_disk, 8 * MIB) as give_back:
+        assert list(small_disk.iterdir()) == []  # nothing that a kill could leave
+        assert disk_free_bytes(small_disk) == 24 * MIB - BESIDE_WEIGHTS_BYTES
         fill(small_disk)
-        assert (small_disk / NAME).stat().st_size == 8 * MIB + BESIDE_WEIGHTS_BYTES
         with pytest.raises(OSError, match="No space left") as caught:
             (small_disk / "weights").write_bytes(bytes(8 * MIB))
         assert is_disk_full(caught.value)
@@ -65,7 +67,8 @@ def test_room_is_held_given_back_and_refused(small_disk):
         held(small_disk, 8 * MIB),
     ):
         pytest.fail("there is no room")
-    assert not (small_disk / NAME).exists()
+    (small_disk / "weights").unlink()
+    assert disk_free_bytes(small_disk) == 24 * MIB  # all but the other program's
 
 
 def test_nothing_is_held_for_a_run_without_weights(tmp_path):

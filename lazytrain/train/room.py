@@ -14,6 +14,7 @@ from lazytrain.profile.hardware import dtype_of
 from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.train import checkpoint
 from lazytrain.train.finetune_settings import FineTune
+from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES
 from lazytrain.train.resume import FOLDER
 from lazytrain.units import format_bytes
 
@@ -42,11 +43,12 @@ def check_room(settings: FineTune, num_parameters: int) -> None:
         InvalidInput: If ``out`` has not the room for the trained weights.
     """
     out, free = settings.out, disk_free_bytes(settings.out)
-    weights = weights_bytes(settings, num_parameters)
+    weights = weights_bytes(settings, num_parameters) + BESIDE_WEIGHTS_BYTES
     if free < weights:
         remedy = (
-            f"has {format_bytes(free)} free and the trained weights take "
-            f"{format_bytes(weights)}: free some space or name another folder"
+            f"has {format_bytes(free)} free and the trained weights, with what lies "
+            f"beside them, take {format_bytes(weights)}: free some space or name "
+            "another folder"
         )
         raise InvalidInput("out", str(out), remedy)
     if not settings.save_every:

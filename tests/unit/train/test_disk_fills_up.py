@@ -13,12 +13,14 @@ import torch
 from safetensors.torch import load
 from test_checkpoint_kill import STEPS, make_request
 from test_model_files import record
+from test_room import settings
 
 from lazytrain.errors import InvalidInput
 from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.records import StepRecord, read_lines
 from lazytrain.train import held_room, resume
 from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES, held, is_disk_full
+from lazytrain.train.room import check_room
 from lazytrain.train.run import run_row
 from lazytrain.train.sinks import JsonLines, Sinks
 from lazytrain.units import MIB
@@ -69,6 +71,17 @@ def test_room_is_held_given_back_and_refused(small_disk):
         pytest.fail("there is no room")
     (small_disk / "weights").unlink()
     assert disk_free_bytes(small_disk) == 24 * MIB  # all but the other program's
+
+
+def test_as_much_is_asked_for_at_first_as_is_held(small_disk):
+    """A run that passes is not refused once it has measured and planned."""
+    given = settings(small_disk, save_every=0)  # two bytes per parameter
+    most = (disk_free_bytes(small_disk) - BESIDE_WEIGHTS_BYTES) // 2
+    check_room(given, most)
+    with held(small_disk, 2 * most):
+        pass
+    with pytest.raises(InvalidInput, match=r"^out = .*with what lies beside them"):
+        check_room(given, most + 1)
 
 
 def test_nothing_is_held_for_a_run_without_weights(tmp_path):

@@ -5,7 +5,8 @@ Names of keys and roles can be mapped as in LLaMA-Factory's ``dataset_info.json`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from lazytrain.data.rows import ASKING, Message, Role
@@ -65,7 +66,8 @@ def check_order(turns: Sequence[Message]) -> None:
         raise Unusable("empty question" if len(turns) == 2 else "empty messages")
 
 
-def _roles(tags: Tags) -> dict[str, Role]:
+@lru_cache(maxsize=16)  # asked for each row
+def _roles(tags: Tags) -> Mapping[str, Role]:
     """Return what names a role: the tag that is mapped, or the usual names."""
     named: list[tuple[str | None, tuple[str, ...], Role]] = [
         (tags.user_tag, ("human", "user"), "user"),
@@ -84,7 +86,7 @@ def _keys(turn: dict[str, Any], tags: Tags) -> tuple[str, str]:
     return (tags.role_tag or usual[0], tags.content_tag or usual[1])
 
 
-def _message(turn: Any, tags: Tags, roles: dict[str, Role]) -> Message:
+def _message(turn: Any, tags: Tags, roles: Mapping[str, Role]) -> Message:
     """Read one turn.
 
     Raises:

@@ -87,8 +87,9 @@ class Row(Contract):
     @property
     def uses_tools(self) -> bool:
         """Whether tools are described, called or heard."""
-        turns = self.messages
-        return bool(self.tools) or any(t.calls or t.role == "tool" for t in turns)
+        if self.tools or self.calls or self.query_role == "tool":
+            return True
+        return any(turn.calls or turn.role == "tool" for turn in self.history)
 
     @property
     def asked(self) -> str:

@@ -40,7 +40,7 @@ def read_tools(value: Any, column: str = "tools") -> str:
     listed = [value] if isinstance(value, dict) else value
     if not isinstance(listed, list):
         raise _wrong("tools holds no function", column, value, _SCHEMAS)
-    return as_json([_schema(item, column) for item in listed])
+    return _written([_schema(item, column) for item in listed], column)
 
 
 def _schema(item: Any, column: str) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def _call(item: Any, field: str) -> Call:
     name = as_label(function.get("name")) if isinstance(function, dict) else ""
     if not isinstance(function, dict) or not name:
         raise _wrong("a call has no name", field, item, _CALL)
-    reason = "arguments are no JSON object"
+    reason, remedy = "arguments are no JSON object", "give an object or its JSON text"
     field = f"{field}.arguments"
-    given = function.get("arguments")
-    given = _parsed(given, field, reason, "give an object or its JSON text")
-    if not isinstance(given or {}, dict):
-        raise _wrong(reason, field, given, "give an object or its JSON text")
+    given = _parsed(function.get("arguments"), field, reason, remedy)
+    given = {} if given is None else given
+    if not isinstance(given, dict):
+        raise _wrong(reason, field, given, remedy)
     call_id = as_label(item.get("id"))
-    return Call(name=name, arguments=as_json(given or {}), call_id=call_id)
+    return Call(name=name, arguments=_written(given, field), call_id=call_id)
 
 
 def paired(messages: Sequence[Message], has_tools: bool) -> list[Message]:
@@ -114,8 +114,7 @@ def paired(messages: Sequence[Message], has_tools: bool) -> list[Message]:
         Unusable: If an answer names a call that was not made.
     """
     if not has_tools and not any(message.calls for message in messages):
-        unnamed = {"name": "", "call_id": ""}
-        return [message.model_copy(update=unnamed) for message in messages]
+        return [_unnamed(message) for message in messages]
     fresh = _fresh_ids(messages)
     known: set[str] = set()
     waiting: list[Call] = []
@@ -132,6 +131,12 @@ def paired(messages: Sequence[Message], has_tools: bool) -> list[Message]:
             message = message.model_copy(update={"calls": tuple(waiting)})
         linked.append(message)
     return linked
+
+
+def _unnamed(message: Message) -> Message:
+    if not (message.name or message.call_id):  # most rows: a copy takes its time
+        return message
+    return message.model_copy(update={"name": "", "call_id": ""})
 
 
 def _fresh_ids(messages: Sequence[Message]) -> Iterator[str]:
@@ -173,8 +178,20 @@ def _parsed(value: Any, field: str, reason: str, remedy: str) -> Any:
         raise _wrong(reason, field, value, f"{error.reason}; {remedy}") from error
 
 
+def _written(value: Any, field: str) -> str:
+    """Return a value as JSON text; what JSON lacks is told with its field."""
+    try:
+        return as_json(value)
+    except Unusable as error:
+        remedy = error.detail or "give finite numbers and whole characters"
+        raise _wrong(error.reason, field, value, remedy) from error
+
+
 def _wrong(reason: str, field: str, value: Any, remedy: str) -> Unusable:
-    shown = ascii(value)
+    try:
+        shown = ascii(value)
+    except RecursionError:
+        shown = f"{type(value).__name__} of more levels than can be shown"
     if len(shown) > SHOWN:
         shown = f"{shown[:SHOWN]} ..."
     return Unusable(reason, f"{field} = {shown}: {remedy}")

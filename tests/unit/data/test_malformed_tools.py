@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 from tool_rows import ONE, SAME, asked, call, calls, heard, openai, said, sharegpt
@@ -39,6 +40,8 @@ BAD_CALLS = [
     ("tool_calls", [call("{")], "arguments are no JSON object"),
     ("tool_calls", [call("[1]")], "arguments are no JSON object"),
     ("tool_calls", [call(5)], "arguments are no JSON object"),
+    ("tool_calls", [call(False)], "arguments are no JSON object"),
+    ("tool_calls", [call([])], "arguments are no JSON object"),
     ("tool_calls", [call({}, name="")], "a call has no name"),
     ("tool_calls", ["f()"], "a call is not JSON"),
     ("tool_calls", [7], "a call has no name"),
@@ -52,11 +55,39 @@ BAD_CALLS = [
 
 
 @pytest.mark.parametrize(("field", "made", "reason"), BAD_CALLS)
-def test_malformed_calls_are_counted(field, made, reason):
+def test_malformed_calls_are_counted_and_named(field, made, reason, caplog):
     turn = {"role": "assistant", "content": None, field: made}
     bad = openai(asked("q"), turn, heard("x"), said("a"))
-    loaded = normalise_records([ONE, bad], "test", needs_answer=False)
+    with caplog.at_level(logging.WARNING):
+        loaded = normalise_records([ONE, bad], "test", needs_answer=False)
     assert loaded.skipped == {reason: 1}
+    first = rf"{reason}; the first is row 2: {field}(\.arguments)? = .+: .*give|flatter"
+    assert re.search(first, caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(float("nan"), "number is not finite"), ("\ud800", "text is not Unicode")],
+)
+def test_descriptions_that_json_lacks_are_named(value, reason, caplog):
+    tools = [{"name": "f", "parameters": {"default": value}}]
+    with caplog.at_level(logging.WARNING):
+        loaded = normalise_records(
+            [ONE, ONE | {"tools": tools}], "test", needs_answer=False
+        )
+    assert loaded.skipped == {reason: 1}
+    assert f"{reason}; the first is row 2: tools = " in caplog.text
+    assert "give finite numbers and whole characters" in caplog.text
+
+
+def test_calls_too_deep_to_be_shown_are_counted():
+    deep: list = []
+    for _ in range(2000):
+        deep = [deep]
+    bad = openai(asked("q"), {"role": "assistant", "content": None})
+    bad["messages"][1]["tool_calls"] = deep
+    loaded = normalise_records([ONE, bad], "test", needs_answer=False)
+    assert loaded.skipped == {"a call has no name": 1}
 
 
 @pytest.mark.parametrize("value", ["look()", "", "[]", '{"arguments": {}}'])

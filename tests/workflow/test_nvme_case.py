@@ -37,3 +37,14 @@ def test_a_recorded_machine_needs_nothing_measured(workspace):
     assert workspace.planned(*words, "records=recorded/h200") == CASE
     done = workspace.snakemake("-n", *words, "records=recorded/h200")
     assert "profile/h200/7B/layers.json" in done.stdout
+
+
+def test_layers_without_their_machines_rates_make_no_case(workspace):
+    """Such as 14B's, recorded on a host whose hardware.json was not."""
+    kept = ROOT / "results" / "recorded" / "h200"
+    folder = workspace.folder / "results" / "recorded" / "h200"
+    shutil.copytree(kept / "profile", folder / "profile")
+    shutil.copytree(kept / "runs" / "h200" / "3B", folder / "3B")
+    done = workspace.snakemake("-n", "all", "--config", "records=recorded/h200")
+    assert "results/table7_h200.csv" in done.stdout
+    assert "results/table7_h200-256g.csv" not in done.stdout

@@ -7,7 +7,8 @@ NVME_SCALE = "7B"
 def nvme_cases() -> dict[str, Path]:
     """Return the layer profile behind the case of each accelerator shown.
 
-    Profiles lie in `{accelerator}/{scale}/layers.json`, wherever that folder is.
+    Profiles lie in `{accelerator}/{scale}/layers.json`, wherever that folder is. A
+    recorded machine whose rates were not recorded beside its layers has no case.
     """
     known = {
         (row.accelerator, row.scale): Path("results/profile")
@@ -21,7 +22,11 @@ def nvme_cases() -> dict[str, Path]:
     ]
     if not IS_MEASURED:
         paths = map(Path, recorded_files("layers.json"))
-        found = [path for path in paths if path.parts[-3:-1] in known]
+        found = [
+            path
+            for path in paths
+            if path.parts[-3:-1] in known and hardware_beside(path).is_file()
+        ]
     # The preferred scale comes last and stays.
     found.sort(key=lambda path: (path.parts[-2] == NVME_SCALE, path))
     return {path.parts[-3]: path for path in found}
@@ -32,9 +37,14 @@ def nvme_layers(wildcards) -> str:
     return nvme_cases()[wildcards.accelerator].as_posix()
 
 
+def hardware_beside(layers: Path) -> Path:
+    """Return where the rates of the machine of a layer profile lie."""
+    return layers.parents[1] / "hardware.json"
+
+
 def nvme_hardware(wildcards) -> str:
     """Return the hardware profile of a case."""
-    return (nvme_cases()[wildcards.accelerator].parents[1] / "hardware.json").as_posix()
+    return hardware_beside(nvme_cases()[wildcards.accelerator]).as_posix()
 
 
 def nvme_outputs() -> list[str]:

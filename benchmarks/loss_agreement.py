@@ -22,13 +22,17 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loss_agreement_run import MODELS, REFERENCE_8BIT, parse, shape_of
 
 from lazytrain import systems
 from lazytrain.provenance import collect
 from lazytrain.records import write_text
+from lazytrain.report.curves import looks_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RUN = Path(__file__).with_name("loss_agreement_run.py")
 FACTOR = 3.0  # times the reference's own spread
@@ -112,7 +116,7 @@ def judged(
 
 def distance(losses: list[float], others: list[float]) -> float:
     """Return the largest difference of one step."""
-    return max(abs(a - b) for a, b in zip(losses, others, strict=True))
+    return max(distances(losses, others))
 
 
 def summary(reference: list[list[float]]) -> tuple[list[float], list[float]]:
@@ -123,41 +127,71 @@ def summary(reference: list[list[float]]) -> tuple[list[float], list[float]]:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw losses, and distances from the reference beside its spread."""
+    """Draw losses, and distances from the reference beside its spread.
+
+    A record of before the reference with 8-bit moments is drawn without it.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "lazytrain"
     mpl.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
     losses, gaps = figure.subplots(1, 2)
     mean, spread = summary(list(record["reference"].values()))
     steps = range(1, len(mean) + 1)
-    losses.plot(steps, mean, color="black", linewidth=2, label="plain autograd")
+    losses.plot(steps, mean, color="black", linewidth=4, label="plain autograd")
     limit = FACTOR * max(spread)
     gaps.axhspan(0, max(spread), color="0.85", label="its spread over micro-batches")
     gaps.axhline(limit, color="black", linestyle="--", label=f"{FACTOR:g} times that")
-    with_8bit = [
-        abs(a - b) for a, b in zip(record["reference_8bit"], mean, strict=True)
-    ]
-    gaps.plot(
-        steps, with_8bit, "--", color="0.4", label="plain autograd, 8-bit moments"
-    )
-    for name, found in record["systems"].items():
-        if "losses" not in found:
-            continue
-        style = "-" if found["required"] else ":"
+    if with_8bit := record.get("reference_8bit"):
+        label = "plain autograd, 8-bit moments"
+        gaps.plot(steps, distances(with_8bit, mean), "--", color="0.4", label=label)
+    shown = {k: v for k, v in record["systems"].items() if "losses" in v}
+    for (name, found), look in zip(
+        shown.items(), looks_of(list(shown)).values(), strict=True
+    ):
+        drawn: dict[str, Any] = {
+            "linestyle": "-" if found["required"] else ":",
+            "color": look.colour,
+            "linewidth": look.width / 2,
+        }
+        losses.plot(steps, found["losses"], **drawn)
+        drawn |= {"marker": look.marker, "markersize": look.width / 2 + 2}
         label = f"{name} ({found['master']}, {found['optimizer_state']})"
-        losses.plot(steps, found["losses"], style, linewidth=1)
-        distance = [abs(a - b) for a, b in zip(found["losses"], mean, strict=True)]
-        gaps.plot(steps, distance, style, linewidth=1, label=label)
-    losses.set(xlabel="step", ylabel="loss")
-    losses.legend(fontsize=7, frameon=False)
-    gaps.set(xlabel="step", ylabel="distance from the reference's mean")
-    gaps.set_yscale("symlog", linthresh=max(limit / 100, 1e-12))
-    gaps.legend(fontsize=6, frameon=False, title="system (master, state)")
-    figure.suptitle(f"{record['model']}, {record['device']}", fontsize=9)
+        gaps.plot(steps, distances(found["losses"], mean), **drawn, label=label)
+    finish(losses, gaps, limit)
+    layers = f"{record['num_layers']} layers of {record['model']}"
+    figure.suptitle(f"{layers}, {record['device']}", fontsize=9)
     figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def distances(losses: list[float], mean: list[float]) -> list[float]:
+    """Return how far each loss is from the reference's mean."""
+    return [abs(a - b) for a, b in zip(losses, mean, strict=True)]
+
+
+def finish(losses: Axes, gaps: Axes, limit: float) -> None:
+    """Name the axes, and put the long legend where no curve is."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axes in (losses, gaps):
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    losses.set_ylabel("loss")
+    losses.legend(fontsize=7, frameon=False)
+    gaps.set_ylabel("distance from the reference's mean")
+    gaps.set_yscale("symlog", linthresh=max(limit / 100, 1e-12))
+    gaps.set_ylim(bottom=0)
+    title = "system (master, state)\ndotted: not required to agree"
+    gaps.legend(
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+        fontsize=7,
+        frameon=False,
+        title=title,
+        title_fontsize=7,
+    )
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """The comparison of losses: what it calls agreement, on real runs of a small model."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -80,3 +82,19 @@ def test_five_micro_batch_sizes_or_none(scripts):
     assert agreement.micro_batches(48) == [8, 12, 16, 24, 48]
     with pytest.raises(SystemExit, match="fewer than 5"):
         agreement.micro_batches(8)
+
+
+@pytest.mark.parametrize("machine", ["cpu", "h200"])
+def test_the_figure_beside_a_record_is_drawn_from_it(scripts, tmp_path, machine):
+    """Also that of a record without the reference with 8-bit moments."""
+    agreement, _ = scripts
+    kept = BENCHMARKS.parent / "results" / "recorded" / machine / "loss_agreement.json"
+    record = json.loads(kept.read_text())
+    agreement.draw(record, tmp_path / "drawn.svg")
+    drawn = (tmp_path / "drawn.svg").read_text()
+    assert ("plain autograd, 8-bit moments" in drawn) == ("reference_8bit" in record)
+    shown = [name for name, found in record["systems"].items() if "losses" in found]
+    texts = re.findall(r">([^<>]+)</text>", drawn)
+    texts += re.findall(r">([^<>]+)</text>", kept.with_suffix(".svg").read_text())
+    for name in shown:
+        assert sum(text.startswith(f"{name} (") for text in texts) == 2

@@ -85,7 +85,7 @@ def _omissions(instance: Instance) -> Iterator[set[int]]:
 def _order(instance: Instance, omitted: set[int]) -> list[Home] | None:
     """Give the kept boundaries homes, slowest tier first; None if they do not fit."""
     size = instance.boundary_bytes[0] or 1
-    budget = instance.budget_bytes
+    budget = instance.room_bytes
     kept = [i for i in range(instance.layers + 1) if i not in omitted]
     on_gpu = min(len(kept), budget.gpu // size)
     in_dram = min(len(kept) - on_gpu, budget.cpu // size)
@@ -111,7 +111,7 @@ def single_tier(instance: Instance) -> Plan:
     """
     unit = math.gcd(*instance.boundary_bytes) or 1
     size = [value // unit for value in instance.boundary_bytes]
-    room = min(instance.budget_bytes.gpu // unit, sum(size))
+    room = min(instance.room_bytes.gpu // unit, sum(size))
     _refuse_single(instance, room)
     best: dict[tuple[int, int], tuple[float, int]] = {}
     if size[0] <= room:

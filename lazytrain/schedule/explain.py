@@ -33,7 +33,7 @@ def _ends(instance: Instance) -> str:
     size, budget = instance.boundary_bytes, instance.budget_bytes
     elsewhere = max(budget.cpu, budget.nvme) >= size[0]
     needed = size[-1] if elsewhere else size[0] + size[-1]
-    needed += _smallest_block(instance)
+    needed += _smallest_block(instance) + instance.base_kept_bytes
     if needed <= budget.gpu:
         return ""
     ends = f"boundary {instance.layers}"
@@ -76,6 +76,8 @@ def _budget_remedy(instance: Instance, home: Home) -> str:
     needed = _least_use(instance.model_copy(update={"budget_bytes": plenty}), home)
     if needed is None:
         return ""
+    if home == Home.GPU:
+        needed += instance.base_kept_bytes
     given: int = getattr(instance.budget_bytes, home.value)
     return (
         f"{NAMES[home]} budget {_exact(given)} must rise to {_exact(needed)} "

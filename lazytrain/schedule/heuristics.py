@@ -156,7 +156,7 @@ def fits(instance: Instance, homes: Sequence[Home | None]) -> bool:
         is_profile = instance.options.memory == "profile"
         on_gpu = used[Home.GPU]
         used[Home.GPU] = max(on_gpu, worst) if is_profile else on_gpu + widest
-    budget = instance.budget_bytes
+    budget = instance.room_bytes
     return all(used[home] <= getattr(budget, home.value) for home in TIERS)
 
 
@@ -177,7 +177,7 @@ def _plan(instance: Instance, homes: Sequence[Home], method: str) -> Plan:
 
 def _no_room(instance: Instance, kept: Sequence[int]) -> str:
     """Say what the checkpoints need and what there is."""
-    sizes, budget = instance.boundary_bytes, instance.budget_bytes
+    sizes, budget = instance.boundary_bytes, instance.room_bytes
     needed = sum(sizes[i] for i in kept)
     block = ""
     if instance.options.transient:

@@ -198,6 +198,18 @@ class Instance(Contract):
             unused["execution"] = {"state_on_nvme"}
         return sha256_text(canonical_json(self, exclude=unused))
 
+    @property
+    def base_kept_bytes(self) -> int:
+        """Return what all layers keep beyond their inputs at their first save level."""
+        menus = [self.levels.get(kind, ()) for kind in self.layer_types]
+        return sum(menu[0].kept_bytes for menu in menus if menu)
+
+    @property
+    def room_bytes(self) -> Budget:
+        """Return what each tier has for boundaries: HBM less what every plan keeps."""
+        left = max(0, self.budget_bytes.gpu - self.base_kept_bytes)
+        return self.budget_bytes.model_copy(update={"gpu": left})
+
     @model_validator(mode="after")
     def _fixed_is_inside(self) -> Self:
         """Refuse fixed boundaries and edges outside 0..layers."""

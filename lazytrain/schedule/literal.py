@@ -100,7 +100,7 @@ def add_memory(model: Any, instance: Instance, x: Edges, homes: Homes) -> None:
     unit = byte_unit(instance)
     size = [value / unit for value in instance.boundary_bytes]
     for home in STORED:
-        limit = getattr(instance.budget_bytes, home.value) / unit
+        limit = getattr(instance.room_bytes, home.value) / unit
         used = quicksum(a * v for a, v in zip(size, homes[home], strict=True))
         if home == Home.GPU and instance.options.transient:
             used = add_transient(model, instance, x, homes, used)

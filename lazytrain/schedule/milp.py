@@ -98,7 +98,7 @@ def add_budgets(
     """Bound each tier: ``sum A_i g_i <= M_G``, likewise C and N (Section 3.3)."""
     unit = common_divisor(instance)
     for home in STORED:
-        budget: int = getattr(instance.budget_bytes, home.value)
+        budget: int = getattr(instance.room_bytes, home.value)
         used = quicksum(
             size // unit * homes[home][i]
             for i, size in enumerate(instance.boundary_bytes)

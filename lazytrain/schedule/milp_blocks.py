@@ -57,7 +57,7 @@ def add_transient(
         block = quicksum(
             sum(size[s + 1 : e]) * x for (s, e), x in edges.items() if s <= k < e
         )
-        limit = instance.budget_bytes.gpu // unit
+        limit = instance.room_bytes.gpu // unit
         model.addCons(kept + block <= limit, name=f"transient[{k}]")
 
 
@@ -81,7 +81,7 @@ def add_widest_block(
             kept = quicksum(homes[home][i] for home in STORED for i in window)
             model.addCons(kept >= within, name=f"width[{w},{k}]")
     widest = quicksum(w * y for w, y in enumerate(width))
-    limit = instance.budget_bytes.gpu // common_divisor(instance)
+    limit = instance.room_bytes.gpu // common_divisor(instance)
     used = quicksum(homes[Home.GPU])
     model.addCons(used + widest <= limit, name="transient")
     return widest

@@ -91,7 +91,7 @@ def _exceeded(
     for home in (Home.GPU, Home.CPU, Home.NVME):
         inside = [i for i, other in enumerate(homes) if other == home]
         used = sum(instance.boundary_bytes[i] for i in inside)
-        if used > getattr(instance.budget_bytes, home.value):
+        if used > getattr(instance.room_bytes, home.value):
             yield home, inside
 
 

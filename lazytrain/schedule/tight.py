@@ -40,8 +40,9 @@ def tighten(
 
     Args:
         instance: A derived instance; times, rates and everything else stay.
-        gpu: Boundaries, recomputed ones included, that HBM may hold; None takes twice
-            the square root of the layers, which any schedule of even blocks needs.
+        gpu: Boundaries, recomputed ones included, that HBM may hold beside what every
+            layer keeps anyway; None takes twice the square root of the layers, which
+            any schedule of even blocks needs.
         cpu: Boundaries in DRAM; None takes two.
         nvme: Boundaries on disk; None keeps the budget.
 
@@ -50,7 +51,7 @@ def tighten(
     """
     size = max(instance.boundary_bytes)
     room = {
-        tier: held // size for tier, held in instance.budget_bytes.model_dump().items()
+        tier: held // size for tier, held in instance.room_bytes.model_dump().items()
     }
     even = math.ceil(2 * math.sqrt(instance.layers))
     wanted = {
@@ -65,6 +66,7 @@ def tighten(
     text = " ".join(f"{tier[0].upper()}{count}" for tier, count in wanted.items())
     accelerator, scale = _whose(instance)
     budget = {tier: count * size for tier, count in wanted.items()}
+    budget["gpu"] += instance.base_kept_bytes
     return instance.model_copy(
         update={
             "name": f"{accelerator}/{scale} {text}",

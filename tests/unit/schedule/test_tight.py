@@ -13,7 +13,7 @@ from lazytrain.cli import root
 from lazytrain.errors import InvalidInput
 from lazytrain.schedule.check import check
 from lazytrain.schedule.derive import derive_instance
-from lazytrain.schedule.instance import Budget
+from lazytrain.schedule.instance import Budget, Instance
 from lazytrain.schedule.plan import Home
 from lazytrain.schedule.solve import solve
 from lazytrain.schedule.tight import tighten, window_rows
@@ -122,3 +122,24 @@ def test_the_commands_give_table_and_figure(measured, tmp_path):
         root, ["windows", paths["plan"], paths["measured"], "--out", paths["table"]]
     )
     assert "another instance" in str(other.exception)
+
+
+RECORDED = Path(__file__).parents[3] / "results" / "recorded" / "h200" / "instances"
+
+
+@pytest.mark.parametrize("method", ["milp", "literal", "greedy", "sqrt-l"])
+def test_what_every_layer_keeps_is_no_room_for_boundaries(method):
+    """Compiled layers keep 3 MiB each whatever the plan; 28 of them fit beside it."""
+    instance = records.read(Instance, RECORDED / "h200" / "7B" / "lazytrain.json")
+    kept, size = instance.base_kept_bytes, instance.boundary_bytes[0]
+    assert kept == 28 * 3 * 2**20
+    tight = tighten(instance, 11)
+    assert tight.budget_bytes.gpu == 11 * size + kept
+    assert tight.room_bytes.gpu == 11 * size
+    assert check(solve(tight, method=method), tight).violations == ()
+    # One MiB less, and the eleventh place is gone.
+    less = tight.budget_bytes.model_copy(update={"gpu": 11 * size + kept - 2**20})
+    short = tight.model_copy(update={"budget_bytes": less})
+    plan = solve(short, method=method)
+    assert check(plan, short).violations == ()
+    assert plan.count(Home.GPU) < 11

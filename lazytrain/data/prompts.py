@@ -9,6 +9,7 @@ answer, and their descriptions, are not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from lazytrain.data.rows import Row
@@ -16,7 +17,6 @@ from lazytrain.data.spans import assistant_spans, is_inside
 from lazytrain.data.templates import (
     PROBE,
     TEMPLATES,
-    drawing,
     render,
     with_template,
 )
@@ -75,8 +75,8 @@ def encode(row: Row, tokenizer: Any) -> Encoded:
     """
     check_support(row, tokenizer)
     messages = row.messages
-    text = render(tokenizer, messages, False, row.tools).rstrip()
-    draw = drawing(tokenizer, row.tools)
+    draw = partial(render, tokenizer, tools=row.tools)
+    text = draw(messages, False).rstrip()
     spans = assistant_spans(draw, messages, text, row.mask_history)
     tokens = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids: list[int] = list(tokens["input_ids"])

@@ -17,7 +17,16 @@ log = logging.getLogger(__name__)
 PROBE: Final = Row(
     row_id=0, query="Question", response="Answer", original_question="", type=""
 )
-REFUSED: Final = (TemplateError, TypeError)  # what a template raises at a wrong turn
+# What a template raises at a turn that it is not made for: the errors of jinja2, and of
+# the methods and sums that it works out.
+REFUSED: Final = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+)
 _CHOOSE: Final = "choose template: plain, alpaca or chatml"
 
 # Renders turns, with the words that ask for an answer if the second argument is true.

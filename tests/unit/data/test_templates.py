@@ -31,6 +31,8 @@ def speaking(template):
         ("{% for m in messages %}{{ m.content }", "cannot be rendered"),
         ("{{ messages[0].content + 5 }}", "cannot be rendered"),
         ("{{ nothing.at.all }}", "cannot be rendered"),
+        ("{{ messages[0].content.index('?') }}", "cannot be rendered"),
+        ("{{ 1 / (messages | length - 2) }}", "cannot be rendered"),
         ("hello", "leaves out what the user says"),
         ("{{ messages[0].content }}", "leaves out what the assistant says"),
     ],
@@ -47,6 +49,19 @@ def test_a_turn_that_a_template_refuses_is_named():
     for render in (encode, prompt_text):
         with pytest.raises(InvalidInput, match=r"system, user.*no system role here"):
             render(asked, tokenizer)
+
+
+def test_a_template_that_refuses_only_the_turns_before_an_answer_is_named():
+    picky = (
+        "{% if messages | length == 3 %}{{ raise_exception('three turns') }}{% endif %}"
+        "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    )
+    earlier = (
+        Message(role="user", content="x"),
+        Message(role="assistant", content="y"),
+    )
+    with pytest.raises(InvalidInput, match=r"user, assistant, user'.*three turns"):
+        encode(ROW.model_copy(update={"history": earlier}), speaking(picky))
 
 
 def test_a_tokenizer_without_a_template_is_told(caplog):

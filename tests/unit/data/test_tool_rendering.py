@@ -140,6 +140,9 @@ SINGLE = RENDERS.replace(
     "{% endif %}{% for call",
 )
 SILENT = RENDERS.replace("{{ m.content }}", "{{ m.content if not m.tool_calls }}")
+SPLITS = RENDERS.replace(
+    "{{ m.content }}", "{{ m.content }}{{ m.content.index('?') if m.role == 'tool' }}"
+)
 DEAF = (
     "{% for m in messages if m.role != 'tool' %}{{ '<|' + m.role + '|>' + m.content }}"
     "{{ '<|end|>' }}{% endfor %}"
@@ -152,6 +155,7 @@ LEAVES_OUT = [
     (SILENT, BESIDE, "leaves out text beside a call"),
     (DEAF, HEARD, "leaves out what tools answer"),
     (SINGLE, PARALLEL, "refuses it: one call"),
+    (SPLITS, ONE, "refuses it: substring not found"),
 ]
 
 

@@ -27,9 +27,10 @@ CALLS: Final = "calls of tools"
 TEXTS: Final = "text beside a call"
 ANSWERS: Final = "what tools answer"
 REMEDY: Final = (
-    "no named template renders tools: leave template empty and give a tokenizer whose "
-    "own one does, or take such rows out; columns.tools: '' in dataset_info.json "
-    "trains rows that describe tools, and call none, without the descriptions"
+    "no named template renders descriptions or calls of tools: leave template empty "
+    "and give a tokenizer whose own one does, or take such rows out; "
+    "columns.tools: '' in dataset_info.json trains rows that describe tools, and call "
+    "none, without the descriptions"
 )
 
 

@@ -233,7 +233,7 @@ def test_a_data_set_counts_what_its_template_leaves_out(tmp_path, caplog):
         loaded = load_mixture(Mixture(dataset=path), speaking(DROPS))
     assert [made.query for made in loaded.rows] == ["q"]
     assert loaded.skipped == {"chat template leaves out tools": 2, "no answer": 1}
-    assert "leaves out tools: 2; no named template renders tools" in caplog.text
+    assert "leaves out tools: 2; no named template renders descriptions" in caplog.text
     assert len(load_mixture(Mixture(dataset=path), speaking()).rows) == 3
 
 

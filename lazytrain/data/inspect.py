@@ -18,6 +18,8 @@ from lazytrain.data.rows import Row
 BINS: Final = 12
 BAR_WIDTH: Final = 40
 MOST_SHOWN: Final = 2000  # characters of one stretch of an example
+# Around supervised text where no colour can tell it apart: a file, a pipe, NO_COLOR.
+MARKS: Final = ("\u27e6", "\u27e7")
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,15 @@ def inspect_rows(
 ) -> Inspection:
     """Print examples, a histogram of lengths and the counts; return the numbers.
 
-    The last example has tools if any row has.
+    The last example has tools if any row has. Without colours, supervised text stands
+    between marks.
     """
     console = Console(soft_wrap=True, highlight=False)
+    marks = MARKS if console.no_color or console.color_system is None else ("", "")
+    if rows and examples and any(marks):
+        console.print(f"supervised text stands between {marks[0]} and {marks[1]}")
     for row in _examples(rows, examples):
-        console.print(rendered(encode(row, tokenizer), tokenizer, row.type))
+        console.print(rendered(encode(row, tokenizer), tokenizer, row.type, marks))
     fit = Fit(seq_len, allow_truncation=allow_truncation)
     result = measure(rows, tokenizer, fit)
     console.print(_histogram(result.lengths))
@@ -97,8 +103,17 @@ def count_tools(rows: Sequence[Row]) -> dict[str, int]:
     return counts if any(counts.values()) else {}
 
 
-def rendered(row: Encoded, tokenizer: Any, title: str) -> Text:
-    """Return a row's tokens as text: supervised ones green, masked ones dim."""
+def rendered(
+    row: Encoded, tokenizer: Any, title: str, marks: tuple[str, str] = ("", "")
+) -> Text:
+    """Return a row's tokens as text: supervised ones green, masked ones dim.
+
+    Args:
+        row: The row.
+        tokenizer: Decodes it.
+        title: Stands behind its number.
+        marks: Put around supervised text.
+    """
     text = Text(f"row {row.row_id} ({title})\n", style="bold")
     start = 0
     while start < len(row.labels):
@@ -110,6 +125,8 @@ def rendered(row: Encoded, tokenizer: Any, title: str) -> Text:
         left_out = len(piece) - MOST_SHOWN
         if left_out > 0:  # a row may be a whole book
             piece = f"{piece[:MOST_SHOWN]} ... {left_out} characters more"
+        if not masked:
+            piece = f"{marks[0]}{piece}{marks[1]}"
         text.append(piece, style="dim red" if masked else "green")
         start = end
     return text.append("\n")

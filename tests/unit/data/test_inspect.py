@@ -1,4 +1,4 @@
-"""Masked and supervised tokens are told apart by colour."""
+"""Masked and supervised tokens are told apart by colour, or by marks without it."""
 
 from tool_rows import ONE, SAME, row, speaking
 
@@ -30,6 +30,21 @@ def test_colours_follow_the_labels():
         ("<|user|>and now ☃?<|end|><|assistant|>", "dim red"),
         ("yes<|end|>", "green"),
     ]
+
+
+def test_without_colours_marks_stand_around_supervised_text(capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    inspect_rows([ROW], {}, TOKENIZER, 64)
+    shown = capsys.readouterr().out
+    assert "<|assistant|>⟦no<|end|>⟧<|user|>and now ☃?" in shown
+    assert "supervised text stands between ⟦ and ⟧" in shown
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    inspect_rows([ROW], {}, TOKENIZER, 64)
+    coloured = capsys.readouterr().out
+    assert "⟦" not in coloured
+    assert "32mno<|end|>\x1b[0m" in coloured
 
 
 def test_a_call_is_green_and_what_the_tool_answers_is_red():

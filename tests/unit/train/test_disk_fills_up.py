@@ -93,10 +93,24 @@ def test_a_file_system_that_holds_no_room_is_used_as_it_is(tmp_path, monkeypatch
     def unknown(*_arguments):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(held_room.os, "posix_fallocate", unknown)
+    monkeypatch.setattr(held_room, "set_aside", unknown)
     with held(tmp_path, MIB):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_room_that_cannot_be_set_aside_is_an_error_and_is_not_written():
+    reader, writer = os.pipe()
+    try:
+        with pytest.raises(OSError, match="seek") as caught:
+            held_room.set_aside(writer, MIB)
+        assert caught.value.errno == errno.ESPIPE
+        os.set_blocking(reader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_lines_wait_for_room(small_disk, caplog):

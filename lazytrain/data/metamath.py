@@ -79,10 +79,9 @@ def normalise_records(
             identities.check(record.get("id"), row)
             if needs_answer and extract_answer(row.response) is None:
                 raise Unusable("no answer")
+            rows.append(row)
         except Unusable as error:
             left_out.add(error, place)
-            continue
-        rows.append(row)
     absent = _absent(shape, columns)
     if not rows:
         raise nothing_usable(source, columns, left_out, needs_answer, absent)
@@ -157,6 +156,20 @@ class Identities:
             log.warning("%s: %d rows reuse an id, kept", source, self.shared)
 
 
+def _fields_remedy(columns: set[str], absent: Mapping[str, str]) -> str:
+    """Say which columns rows need, or which ones a description names in vain."""
+    names = ", ".join(sorted(columns)) or "none"
+    found = names.encode(errors="backslashreplace").decode()
+    if absent:
+        said = ", ".join(f"{name}: {column}" for name, column in absent.items())
+        return f"its description maps {said}, and no row has that; found: {found}"
+    return (
+        "its rows need query and response, question and answer, prompt and "
+        "completion, instruction and output, or messages or conversations whose "
+        f"turns have role and content, or from and value; found: {found}"
+    )
+
+
 def nothing_usable(
     source: str,
     columns: set[str],
@@ -177,18 +190,7 @@ def nothing_usable(
     if not skipped:
         return InvalidInput("data", source, "the data set is empty")
     if set(skipped) == {"missing field"}:
-        names = ", ".join(sorted(columns)) or "none"
-        found = names.encode(errors="backslashreplace").decode()
-        if absent:
-            said = ", ".join(f"{name}: {column}" for name, column in absent.items())
-            remedy = f"its description maps {said}, and no row has that; found: {found}"
-            return InvalidInput("data", source, remedy)
-        remedy = (
-            "its rows need query and response, question and answer, prompt and "
-            "completion, instruction and output, or messages or conversations whose "
-            f"turns have role and content, or from and value; found: {found}"
-        )
-        return InvalidInput("data", source, remedy)
+        return InvalidInput("data", source, _fields_remedy(columns, absent))
     reasons = ", ".join(f"{reason}: {count}" for reason, count in skipped.items())
     firsts = "".join(f"; {first}" for first in left_out.firsts.values())
     marks = "; for exact match a response must end in 'The answer is: X' or '#### X'"

@@ -30,6 +30,7 @@ from lazytrain import systems
 from lazytrain.provenance import collect
 from lazytrain.records import write_text
 from lazytrain.report.curves import looks_of
+from lazytrain.report.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,13 +132,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
     A record of before the reference with 8-bit moments is drawn without it.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.rcParams["svg.hashsalt"] = "lazytrain"
-    mpl.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
-    losses, gaps = figure.subplots(1, 2)
+    figure, (losses, gaps) = new_figure(2, size=(13, 4.6))
     mean, spread = summary(list(record["reference"].values()))
     steps = range(1, len(mean) + 1)
     losses.plot(steps, mean, color="black", linewidth=4, label="plain autograd")
@@ -148,9 +143,9 @@ def draw(record: dict[str, Any], path: Path) -> None:
         label = "plain autograd, 8-bit moments"
         gaps.plot(steps, distances(with_8bit, mean), "--", color="0.4", label=label)
     shown = {k: v for k, v in record["systems"].items() if "losses" in v}
-    for (name, found), look in zip(
-        shown.items(), looks_of(list(shown)).values(), strict=True
-    ):
+    looks = looks_of(list(shown))
+    for name, found in shown.items():
+        look = looks[name]
         drawn: dict[str, Any] = {
             "linestyle": "-" if found["required"] else ":",
             "color": look.colour,
@@ -163,7 +158,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     finish(losses, gaps, limit)
     layers = f"{record['num_layers']} layers of {record['model']}"
     figure.suptitle(f"{layers}, {record['device']}", fontsize=9)
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    save_figure(figure, path)
 
 
 def distances(losses: list[float], mean: list[float]) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 MOST_SHOWN = 200  # characters of a wrong value
 
 
@@ -61,3 +63,8 @@ class OutOfMemory(LazyTrainError):
         )
         self.tier = tier
         self.requested_bytes = requested_bytes
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether a disk, or a user's share of it, had no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -37,8 +37,18 @@ class LoadedRows:
     skipped: dict[str, int] = field(default_factory=dict)
 
 
-def load_rows(source: str, synthetic: SyntheticSettings | None = None) -> LoadedRows:
+def load_rows(
+    source: str,
+    synthetic: SyntheticSettings | None = None,
+    *,
+    needs_answer: bool = True,
+) -> LoadedRows:
     """Load rows from the generator, a local file or folder, or a hub id.
+
+    Args:
+        source: Which.
+        synthetic: Settings of the generator.
+        needs_answer: Skip rows whose response marks no final answer.
 
     Raises:
         InvalidInput: If the source cannot be read, lacks the fields, or leaves no row.
@@ -46,7 +56,7 @@ def load_rows(source: str, synthetic: SyntheticSettings | None = None) -> Loaded
     if source == SYNTHETIC:
         settings = synthetic or SyntheticSettings()
         return LoadedRows(generate(settings.num_questions, settings.seed))
-    return normalise_records(read_records(source), source)
+    return normalise_records(read_records(source), source, needs_answer=needs_answer)
 
 
 def normalise_records(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lazytrain.data.files import read_records
-from lazytrain.data.metamath import SYNTHETIC, load_rows, normalise_records
+from lazytrain.data.metamath import load_rows
 from lazytrain.data.prompts import prompt_text
 from lazytrain.data.rows import Row, read_rows
 from lazytrain.data.split import rows_sha256, side_rows
@@ -94,10 +93,7 @@ def file_test_set(source: str, limit: int = 0, seed: int = 0) -> TestSet:
     Raises:
         InvalidInput: If the file cannot be read, or no row has an answer.
     """
-    if source == SYNTHETIC:
-        loaded = load_rows(source)
-    else:
-        loaded = normalise_records(read_records(source), source, needs_answer=False)
+    loaded = load_rows(source, needs_answer=False)
     rows = [row for row in loaded.rows if has_answer(row.response)]
     left_out = dict(loaded.skipped)
     if len(rows) < len(loaded.rows):

@@ -34,16 +34,24 @@ COLOURS = (
 BAR_WIDTH = 0.8
 
 
-def new_figure(num_axes: int, num_rows: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with rows of axes and a fixed look; axes come row by row."""
+def new_figure(
+    num_axes: int, num_rows: int = 1, size: tuple[float, float] | None = None
+) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure with rows of axes and a fixed look; axes come row by row.
+
+    Args:
+        num_axes: Axes of a row.
+        num_rows: Rows.
+        size: Width and height in inches; None takes 5.5 by 3.6 for each axes.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "lazytrain"
     mpl.rcParams["svg.fonttype"] = "none"
     columns = max(num_axes, 1)
-    size = (5.5 * columns, 3.6 * num_rows)
-    figure = Figure(figsize=size, layout="constrained")
+    usual = (5.5 * columns, 3.6 * num_rows)
+    figure = Figure(figsize=size or usual, layout="constrained")
     axes = figure.subplots(num_rows, columns, squeeze=False)
     return figure, list(axes.flat)
 

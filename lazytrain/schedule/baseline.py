@@ -10,6 +10,7 @@ from __future__ import annotations
 from lazytrain.records import LayerCost, LayerProfile, SaveLevel
 from lazytrain.schedule.instance import Budget, Execution, Instance
 from lazytrain.schedule.memory import state_bytes_per_parameter
+from lazytrain.schedule.parts import ITEMSIZE
 
 WHOLE_BATCH_BUFFERS = 5  # hidden states and gradients in flight
 LOGITS_SLACK = 1.3  # kept log-probabilities, and chunks on their way through backward
@@ -64,7 +65,7 @@ def whole_bytes(cost: LayerCost) -> int:
 def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> int:
     """Return what the baseline's step holds in HBM beside its checkpoints."""
     tokens = run.batch * run.seq_len
-    itemsize = 2 if layers.dtype == "bfloat16" else 4
+    itemsize = ITEMSIZE[layers.dtype]
     ends = sum(part.weight_bytes for part in instance.parts if part.kind != "layer")
     widest = max(cost.weight_bytes for cost in layers.layers)
     kept = max(whole_bytes(cost) for cost in layers.layers)
@@ -80,5 +81,5 @@ def baseline_bytes(instance: Instance, layers: LayerProfile, run: Execution) -> 
 
 def baseline_host_bytes(layers: LayerProfile, run: Execution) -> float:
     """Return host bytes per parameter: master, pinned copy, gradient, moments."""
-    itemsize = 2 if layers.dtype == "bfloat16" else 4
+    itemsize = ITEMSIZE[layers.dtype]
     return 3 * itemsize + state_bytes_per_parameter(run)

@@ -17,6 +17,7 @@ from lazytrain.schedule.baseline import whole_level
 from lazytrain.schedule.costs import optimizer_rate
 from lazytrain.schedule.instance import Execution, Instance
 from lazytrain.schedule.memory import MASTER_BYTES
+from lazytrain.schedule.parts import ITEMSIZE
 
 # Eager layers against compiled ones, forward and backward: 456 against 604 TFLOPS for a
 # resident 3B layer at 16k tokens on an H200, 540 against 633 for a 7B layer. Recorded
@@ -54,7 +55,7 @@ def step_parts(
     """
     run = instance.execution
     assert run is not None
-    itemsize = 2 if layers.dtype == "bfloat16" else 4
+    itemsize = ITEMSIZE[layers.dtype]
     parameters = sum(part.num_parameters for part in instance.parts)
     pass_s = host_byte_s(hardware, run, itemsize) * itemsize
     # CPUAdam moves 22 bytes per parameter for the 26 of our update with a split master,

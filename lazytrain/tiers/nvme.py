@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lazytrain.errors import InvalidInput
+from lazytrain.errors import InvalidInput, is_disk_full
 from lazytrain.tiers.backend import Backend, BackendName
 from lazytrain.tiers.choose import choose_backend
 from lazytrain.tiers.extents import ALIGN_BYTES, round_up
@@ -257,7 +257,7 @@ def _reserve(path: Path, num_bytes: int, layer: FileLayer) -> None:
         finally:
             layer.close(descriptor)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if not (is_disk_full(error) or error.errno == errno.EFBIG):
             remedy = f"{error.strerror}: name a writable folder on a local disk"
             raise InvalidInput("scratch", str(path), remedy) from error
         free = shutil.disk_usage(path.parent).free

@@ -27,7 +27,7 @@ from lazytrain.schedule.derive import derive_instance
 from lazytrain.schedule.execution import reserve_bytes
 from lazytrain.schedule.fit import largest_without, reason_against
 from lazytrain.schedule.host_room import host_capacity
-from lazytrain.schedule.parts import part_specs
+from lazytrain.schedule.parts import ITEMSIZE, part_specs
 from lazytrain.units import format_bytes
 
 AUTO: Final = "auto"
@@ -153,7 +153,7 @@ def _resident_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -
     master = config.optimizer.master
     state = bytes_per_parameter(master, eight_bit=True, gradient_bytes=0)
     count = sum(part.num_parameters for part in part_specs(layers))
-    gradients = count * (2 if layers.dtype == "bfloat16" else 4)
+    gradients = count * ITEMSIZE[layers.dtype]
     return count * state + max(kept * tokens + logits, gradients + one * tokens)
 
 

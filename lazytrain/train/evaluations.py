@@ -21,6 +21,7 @@ import torch
 from lazytrain.data.answers import extract_answer
 from lazytrain.data.batches import Position
 from lazytrain.data.rows import Row
+from lazytrain.errors import is_disk_full
 from lazytrain.evaluate.evaluation import (
     Subject,
     TestSet,
@@ -42,7 +43,6 @@ from lazytrain.profile.hardware import (
 from lazytrain.profile.memory import gpu_context_bytes
 from lazytrain.provenance import collect
 from lazytrain.records import read_lines, sha256_file, write, write_lines
-from lazytrain.train.held_room import is_disk_full
 from lazytrain.train.request import Data, RunRequest
 from lazytrain.train.source import Source
 

@@ -32,7 +32,6 @@ from lazytrain.train.weights_io import save_pretrained
 
 log = logging.getLogger(__name__)
 WEIGHTS: Final = "weights"
-RECORD: Final = "record.json"
 PROBE_TEXT: Final = "Grüße, 世界 😀!  It's 3.14 + 12345\n\tdone."
 # Largest difference of logits in fp32, as a share of the largest logit. Weights of a
 # lower precision are widened on both sides, which is exact: what is compared is then
@@ -118,21 +117,22 @@ def find_origin(path: Path) -> Origin:
 
 def _trained_steps(run: Path) -> int:
     """Return the steps behind a run's weights; -1 if there are none."""
-    record = run / RECORD
-    if not (record.is_file() and (run / WEIGHTS).is_dir()):
-        return -1
-    return read(RunRecord, record).num_steps
+    record = _record_of(run)
+    return -1 if record is None or not (run / WEIGHTS).is_dir() else record.num_steps
+
+
+def _record_of(run: Path) -> RunRecord | None:
+    """Return a run's record, if it has left one."""
+    record = run / "record.json"
+    return read(RunRecord, record) if record.is_file() else None
 
 
 def _tell_diverged(run: Path) -> None:
     """Say that a run's weights are those that its last finite step left."""
-    record = run / RECORD
-    if not record.is_file():
-        return
-    found = read(RunRecord, record)
-    if found.status == "diverged":
+    record = _record_of(run)
+    if record is not None and record.status == "diverged":
         told = "%s: the run diverged (%s); its checkpoints are of before"
-        log.warning(told, run, found.reason)
+        log.warning(told, run, record.reason)
 
 
 def _of_checkpoint(found: Checkpoint) -> Origin:

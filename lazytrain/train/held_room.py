@@ -17,18 +17,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from lazytrain.errors import InvalidInput
+from lazytrain.errors import InvalidInput, is_disk_full
+from lazytrain.profile.hardware import dtype_of
 from lazytrain.units import MIB, format_bytes
 
 log = logging.getLogger(__name__)
 # Tokenizer, record, and lines that found no room before.
 BESIDE_WEIGHTS_BYTES: Final = 16 * MIB
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-def is_disk_full(error: OSError) -> bool:
-    """Say whether a disk, or a user's share of it, had no room."""
-    return error.errno in _FULL
+def weights_bytes(dtype: str, num_parameters: int) -> int:
+    """Return what a run's trained weights take."""
+    return num_parameters * dtype_of(dtype).itemsize
 
 
 @contextmanager

@@ -93,9 +93,8 @@ class Loop:
         self._first_step = first_step
         self._after_step = after_step
         self._settle = settle
-        self._earlier = tuple(earlier)
-        self._records: list[StepRecord] = []
-        self._nonfinite = nonfinite_at_end(self._earlier)
+        self._num_earlier = len(earlier)
+        self._records = list(earlier)
         self._diverged = 0
         self._clock = time.perf_counter()
 
@@ -115,9 +114,9 @@ class Loop:
         paused_s = self._stretch(source, range(warmup_end, self._purpose.num_steps))
         self._engine.drain()
         seconds = time.perf_counter() - start - paused_s
-        timed = self._records[self._purpose.warmup_steps :]
+        timed = self._records[self._num_earlier + self._purpose.warmup_steps :]
         return Outcome(
-            steps=[*self._earlier, *self._records],
+            steps=self._records,
             timed=reading(timed, seconds) if timed else None,
             timed_breakdown_s=mean_breakdown_s(timed),
             eval_loss=self._last_eval_loss(),
@@ -205,15 +204,10 @@ class Loop:
         self._clock = max(now, self._clock) + paused_s
         self._records.append(record)
         self._on_step(record)
-        self._count_nonfinite(record)
+        in_row = nonfinite_at_end(self._records)
+        if 0 < nonfinite_limit(self._purpose) <= in_row:
+            self._diverged = in_row
         return paused_s
-
-    def _count_nonfinite(self, record: StepRecord) -> None:
-        """Count steps in a row that were not finite; too many end the run for good."""
-        if record.supervised_tokens:
-            self._nonfinite = self._nonfinite + 1 if record.skipped else 0
-        if 0 < nonfinite_limit(self._purpose) <= self._nonfinite:
-            self._diverged = self._nonfinite
 
     def _is_eval_step(self, done: int) -> bool:
         if not self._eval_batches:
@@ -222,8 +216,7 @@ class Loop:
         return done == self._purpose.num_steps or bool(every and done % every == 0)
 
     def _last_eval_loss(self) -> float | None:
-        records = (*self._earlier, *self._records)
-        losses = [r.eval_loss for r in records if r.eval_loss is not None]
+        losses = [r.eval_loss for r in self._records if r.eval_loss is not None]
         return losses[-1] if losses else None
 
 

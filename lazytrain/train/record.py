@@ -88,8 +88,7 @@ def _status_of(outcome: Outcome) -> dict[str, Any]:
     last = max(s.step for s in outcome.steps if s.skipped and s.supervised_tokens)
     reason = (
         f"loss or gradient was not finite in {outcome.diverged} steps in a row, up to "
-        f"step {last}: lower learning_rate, and look at weights and "
-        "data"
+        f"step {last}: lower learning_rate, and look at weights and data"
     )
     return {"status": "diverged", "reason": reason}
 

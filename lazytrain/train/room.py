@@ -10,20 +10,14 @@ import logging
 
 from lazytrain.errors import InvalidInput
 from lazytrain.optim.state import bytes_per_parameter
-from lazytrain.profile.hardware import dtype_of
 from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.train import checkpoint
 from lazytrain.train.finetune_settings import FineTune
-from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES
+from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES, weights_bytes
 from lazytrain.train.resume import FOLDER
 from lazytrain.units import format_bytes
 
 log = logging.getLogger(__name__)
-
-
-def weights_bytes(settings: FineTune, num_parameters: int) -> int:
-    """Return what the trained weights take."""
-    return num_parameters * dtype_of(settings.executor.dtype).itemsize
 
 
 def checkpoint_bytes(settings: FineTune, num_parameters: int) -> int:
@@ -43,7 +37,9 @@ def check_room(settings: FineTune, num_parameters: int) -> None:
         InvalidInput: If ``out`` has not the room for the trained weights.
     """
     out, free = settings.out, disk_free_bytes(settings.out)
-    weights = weights_bytes(settings, num_parameters) + BESIDE_WEIGHTS_BYTES
+    weights = (
+        weights_bytes(settings.executor.dtype, num_parameters) + BESIDE_WEIGHTS_BYTES
+    )
     if free < weights:
         remedy = (
             f"has {format_bytes(free)} free and the trained weights, with what lies "

@@ -217,7 +217,7 @@ def _weights_bytes(request: RunRequest, engine: Engine) -> int:
     if request.purpose != "quality":
         return 0
     executor = settings_for(request.config, request.row.accelerator).executor
-    return engine.num_parameters * dtype_of(executor.dtype).itemsize
+    return held_room.weights_bytes(executor.dtype, engine.num_parameters)
 
 
 def _train_steps(

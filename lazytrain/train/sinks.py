@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeRemainingColumn as RemainingColumn
 
+from lazytrain.errors import is_disk_full
 from lazytrain.records import StepRecord
-from lazytrain.train.held_room import is_disk_full
 
 WandbMode = Literal["disabled", "offline", "online"]
 log = logging.getLogger(__name__)

@@ -102,17 +102,22 @@ def test_streamed_weights_bound_a_step_with_little_compute(make_timed):
     assert result.step_s <= 150.0 + F + B + 0.75
 
 
-def test_updates_overlap_the_next_forward(make_timed):
-    parts = tuple(
+def updated_layers(num_parameters, gradient_bytes=0):
+    """Return parts of layers that are updated and whose weights move nowhere."""
+    return tuple(
         PartSpec(
             name=f"layer.{j}",
             kind="layer",
-            num_parameters=20,
+            num_parameters=num_parameters,
             weight_bytes=0,
-            gradient_bytes=0,
+            gradient_bytes=gradient_bytes,
         )
         for j in range(LAYERS)
     )
+
+
+def test_updates_overlap_the_next_forward(make_timed):
+    parts = updated_layers(20)
     slow = make_timed(
         parts=parts, costs=Costs(optimizer_parameters_per_s=10.0, turn_s=0.25)
     )
@@ -129,16 +134,7 @@ def test_updates_overlap_the_next_forward(make_timed):
 
 @pytest.mark.parametrize(("rate", "steady"), [(10.0, 41.25), (40.0, 32.75)])
 def test_steps_timed_from_rest_to_rest_hold_one_whole_update(make_timed, rate, steady):
-    parts = tuple(
-        PartSpec(
-            name=f"layer.{j}",
-            kind="layer",
-            num_parameters=20,
-            weight_bytes=0,
-            gradient_bytes=0,
-        )
-        for j in range(LAYERS)
-    )
+    parts = updated_layers(20)
     instance = make_timed(
         parts=parts, costs=Costs(optimizer_parameters_per_s=rate, turn_s=0.25)
     )

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 from test_schedule_check import plan_of
+from test_schedule_simulate import updated_layers
 
 from lazytrain.schedule.heuristics import fixed_interval, keep_all
-from lazytrain.schedule.instance import Bandwidth, Budget, Costs, Execution, PartSpec
+from lazytrain.schedule.instance import Bandwidth, Budget, Costs, Execution
 from lazytrain.schedule.plan import Home
 from lazytrain.schedule.simulate import simulate, with_prediction
 from lazytrain.units import MIB
@@ -140,16 +141,7 @@ def make_parts(make_timed):
     """Return a maker of instances whose layers have weights, gradients and updates."""
 
     def make(drain, **rates):
-        parts = tuple(
-            PartSpec(
-                name=f"layer.{j}",
-                kind="layer",
-                num_parameters=10,
-                weight_bytes=0,
-                gradient_bytes=100,
-            )
-            for j in range(LAYERS)
-        )
+        parts = updated_layers(10, gradient_bytes=100)
         values = {"d2h": 1e9, "h2d": 1e9, "nvme_write": 1e9, "nvme_read": 1e9} | rates
         return make_timed(
             parts=parts,

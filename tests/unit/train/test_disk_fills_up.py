@@ -15,11 +15,11 @@ from test_checkpoint_kill import STEPS, make_request
 from test_model_files import record
 from test_room import settings
 
-from lazytrain.errors import InvalidInput
+from lazytrain.errors import InvalidInput, is_disk_full
 from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.records import StepRecord, read_lines
 from lazytrain.train import held_room, resume
-from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES, held, is_disk_full
+from lazytrain.train.held_room import BESIDE_WEIGHTS_BYTES, held
 from lazytrain.train.room import check_room
 from lazytrain.train.run import run_row
 from lazytrain.train.sinks import JsonLines, Sinks

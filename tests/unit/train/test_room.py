@@ -9,7 +9,8 @@ import pytest
 from lazytrain.errors import InvalidInput
 from lazytrain.profile.memory import disk_free_bytes
 from lazytrain.train.finetune_settings import FineTune
-from lazytrain.train.room import check_room, checkpoint_bytes, weights_bytes
+from lazytrain.train.held_room import weights_bytes
+from lazytrain.train.room import check_room, checkpoint_bytes
 
 NO_DISK_HOLDS = 10**15
 
@@ -49,10 +50,9 @@ def test_what_has_room_is_not_spoken_of(tmp_path, caplog):
 
 def test_room_is_counted_from_what_is_written(tmp_path):
     given = settings(tmp_path)
-    assert weights_bytes(given, 1000) == 2000
-    assert (
-        weights_bytes(settings(tmp_path, executor={"dtype": "float32"}), 1000) == 4000
-    )
+    assert weights_bytes(given.executor.dtype, 1000) == 2000
+    wide = settings(tmp_path, executor={"dtype": "float32"})
+    assert weights_bytes(wide.executor.dtype, 1000) == 4000
     assert checkpoint_bytes(given, 1000) == 12_000
     eight = {"type": "cpu_adamw_8bit", "master": "bf16"}
     assert 4000 < checkpoint_bytes(settings(tmp_path, optimizer=eight), 1000) < 4100

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lazytrain import systems
-from lazytrain.config import PipelineConfig, RunRow
+from lazytrain.config import PipelineConfig, RunRow, load_runs
 from lazytrain.profile.accelerator import base_of, is_gpu, machine_of
 
 
@@ -93,13 +93,14 @@ def operator_stages(folder: Folder, rows: Sequence[RunRow]) -> list[Stage]:
 def profile_stages(folder: Folder, row: RunRow) -> list[Stage]:
     """Return the stages that measure a row's machine and model.
 
-    A profile of the same machine under another cap is used again.
+    A profile of the same machine under another cap is used again, of layers where
+    they ran as they would here.
     """
     hardware = folder.hardware(row.accelerator)
     layers = folder.layers(row.accelerator, row.scale)
     accelerator = ("--accelerator", row.accelerator)
     known_machine = _twin(folder, row.accelerator, "hardware.json", machine_of)
-    known_device = _twin(folder, row.accelerator, f"{row.scale}/layers.json", base_of)
+    known_layers = _known_layers(folder, row)
     return [
         Stage(
             "profile hardware",
@@ -113,7 +114,7 @@ def profile_stages(folder: Folder, row: RunRow) -> list[Stage]:
             "profile layers",
             (
                 *("profile", "layers", *_config(folder), *accelerator),
-                *("--scale", row.scale, *known_device, "--out", str(layers)),
+                *("--scale", row.scale, *known_layers, "--out", str(layers)),
             ),
             layers,
         ),
@@ -188,9 +189,37 @@ def _row(row: RunRow) -> tuple[str, ...]:
 def _twin(
     folder: Folder, accelerator: str, name: str, part: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """Return the option that names a profile of the same machine or device."""
-    for path in sorted((folder.results / "profile").glob(f"*/{name}")):
-        other = path.relative_to(folder.results / "profile").parts[0]
-        if other != accelerator and part(other) == part(accelerator):
-            return ("--from", str(path))
-    return ()
+    """Return the option that names a profile of the same machine."""
+    return _from(_others(folder, accelerator, name, part))
+
+
+def _known_layers(folder: Folder, row: RunRow) -> tuple[str, ...]:
+    """Return the option that names a profile of the same layers, run the same way."""
+    from lazytrain.profile.reuse import is_reusable  # brings torch
+
+    others = _others(folder, row.accelerator, f"{row.scale}/layers.json", base_of)
+    if not others:
+        return ()
+    rows, scale = load_runs(Path(folder.settings.runs)), row.scale
+    fit = (rows, row.accelerator, scale, folder.settings)
+    return _from([path for path in others if is_reusable(path, *fit)])
+
+
+def _others(
+    folder: Folder, accelerator: str, name: str, part: Callable[[str], str]
+) -> list[Path]:
+    """Return profiles of a name of which a part of the sheet id is the same."""
+    profiles = folder.results / "profile"
+    found = {
+        path: path.relative_to(profiles).parts[0]
+        for path in sorted(profiles.glob(f"*/{name}"))
+    }
+    return [
+        path
+        for path, other in found.items()
+        if other != accelerator and part(other) == part(accelerator)
+    ]
+
+
+def _from(profiles: Sequence[Path]) -> tuple[str, ...]:
+    return ("--from", str(profiles[0])) if profiles else ()

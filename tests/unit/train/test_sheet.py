@@ -7,10 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from measured import hardware_profile, layer_profile
 
 from lazytrain import systems
 from lazytrain.config import PipelineConfig, RunRow, load_runs, load_yaml
 from lazytrain.errors import InvalidInput
+from lazytrain.records import write
 from lazytrain.train.sheet import Limits, Sheet, choose, perform
 from lazytrain.train.stages import (
     Folder,
@@ -85,16 +87,33 @@ def test_a_run_has_its_rule_s_options_and_a_plan_only_where_one_is_solved(folder
 def test_a_machine_is_measured_once_for_all_caps(folder):
     hardware, layers = profile_stages(folder, row())
     assert "--from" not in (*hardware.words, *layers.words)
-    for stage in profile_stages(folder, row(accelerator="h200")):
-        stage.output.parent.mkdir(parents=True, exist_ok=True)
-        stage.output.write_text("{}")
+    write(hardware_profile(), folder.hardware("h200"))
+    write(layer_profile(), folder.layers("h200", "3B"))
     hardware, layers = profile_stages(folder, row())
     assert "--from" in hardware.words
     assert "--from" in layers.words
     # Another host is another machine, with the same device.
-    hardware, layers = profile_stages(folder, row(accelerator="h200-256g"))
+    of_7b = {"scale": "7B", "model": "Qwen2.5-7B", "tokens": 24576}
+    write(layer_profile().model_copy(update=of_7b), folder.layers("h200", "7B"))
+    large = row(accelerator="h200-256g", scale="7B")
+    hardware, layers = profile_stages(folder, large)
     assert "--from" not in hardware.words
     assert "--from" in layers.words
+
+
+def test_layers_are_measured_anew_where_they_run_otherwise(folder):
+    """Under 24 GiB a pass has 8,192 tokens; the profile of the whole card 32,768."""
+    write(hardware_profile(), folder.hardware("h200"))
+    write(layer_profile(), folder.layers("h200", "3B"))
+    small = profile_stages(folder, row(accelerator="h200-cap24", batch=8))
+    assert ["--from" in stage.words for stage in small] == [True, False]
+    # One that does fit is found behind one that does not.
+    fits = layer_profile().model_copy(
+        update={"accelerator": "h200-cap24", "tokens": 8192}
+    )
+    write(fits, folder.layers("h200-cap24", "3B"))
+    _, layers = profile_stages(folder, row())
+    assert str(folder.layers("h200", "3B")) in layers.words
 
 
 def test_operators_are_built_for_the_rows_that_need_them(folder):

@@ -5,11 +5,14 @@ run's dtype, gradients summed in fp32, torch's clipping, torch's AdamW over fp32
 masters. It runs with five micro-batch sizes: the spread between them is what order of
 summation alone does, and a system agrees if it stays within three times that spread of
 their mean. Rows with a bf16 master are shown and not required to agree. Rows with all
-moments in 8 bits are also measured from plain autograd with such moments: what lies
-between the two references is the format's share, not the system's. Every run is a
-process of its own. Writes a record and a figure, and prints one JSON line.
+moments in 8 bits are held to plain autograd with such moments; their distance from that
+with fp32 moments, which is the format's share, is recorded too. Every run is a process
+of its own. Writes a record and a figure, and prints one JSON line.
 
     python benchmarks/loss_agreement.py --scale 3B --layers 8 --jobs 3
+    python benchmarks/loss_agreement.py --record DIR/loss_agreement.json
+
+The second runs nothing: it makes verdicts and figure from a record's losses anew.
 """
 
 from __future__ import annotations
@@ -22,26 +25,22 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from loss_agreement_figure import draw
 from loss_agreement_run import MODELS, REFERENCE_8BIT, parse, shape_of
+from loss_agreement_verdict import FACTOR, judged, judged_again, summary
 
 from lazytrain import systems
 from lazytrain.provenance import collect
 from lazytrain.records import write_text
-from lazytrain.report.curves import looks_of
-from lazytrain.report.figures import new_figure, save_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 RUN = Path(__file__).with_name("loss_agreement_run.py")
-FACTOR = 3.0  # times the reference's own spread
+UNRECORDED = ("child", "out", "record")
 PARTS = 5  # micro-batch sizes of the reference
 # Our executor once more with the rivals' master, to show what that alone does.
 OURS_BF16 = "lazytrain:bf16-master"
 SYSTEMS = (*systems.NAMES, OURS_BF16)
-EXEMPT = ("bf16", "bf16-stochastic")
 
 
 def in_own_process(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -84,114 +83,18 @@ def micro_batches(batch: int) -> list[int]:
     return sizes[-PARTS:]
 
 
-def judged(
-    reference: list[list[float]],
-    found: dict[str, Any],
-    with_8bit: list[float] | None = None,
-) -> dict[str, Any]:
-    """Add a system's distance from the reference's mean, and whether it agrees.
-
-    Args:
-        reference: Losses of each micro-batch size.
-        found: What the system's run left.
-        with_8bit: Losses of plain autograd with 8-bit moments; a row of that format
-            gets its distance from them too.
-    """
-    if "losses" not in found:
-        return found
-    mean, spread = summary(reference)
-    gap = distance(found["losses"], mean)
-    ratio = gap / max(spread) if max(spread) else float(gap > 0)
-    verdict: dict[str, Any] = {
-        "difference": gap,
-        "times_spread": ratio,
-        "required": found["master"] not in EXEMPT,
-        "agrees": ratio <= FACTOR,
-    }
-    if with_8bit is not None and found["optimizer_state"] == "8bit":
-        own = distance(found["losses"], with_8bit)
-        verdict["difference_from_8bit"] = own
-        verdict["times_spread_from_8bit"] = own / max(spread) if max(spread) else None
-    return found | verdict
-
-
-def distance(losses: list[float], others: list[float]) -> float:
-    """Return the largest difference of one step."""
-    return max(distances(losses, others))
-
-
-def summary(reference: list[list[float]]) -> tuple[list[float], list[float]]:
-    """Return the reference's mean loss and its spread at each step."""
-    columns = list(zip(*reference, strict=True))
-    mean = [sum(column) / len(column) for column in columns]
-    return mean, [max(column) - min(column) for column in columns]
-
-
-def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw losses, and distances from the reference beside its spread.
-
-    A record of before the reference with 8-bit moments is drawn without it.
-    """
-    figure, (losses, gaps) = new_figure(2, size=(13, 4.6))
-    mean, spread = summary(list(record["reference"].values()))
-    steps = range(1, len(mean) + 1)
-    losses.plot(steps, mean, color="black", linewidth=4, label="plain autograd")
-    limit = FACTOR * max(spread)
-    gaps.axhspan(0, max(spread), color="0.85", label="its spread over micro-batches")
-    gaps.axhline(limit, color="black", linestyle="--", label=f"{FACTOR:g} times that")
-    if with_8bit := record.get("reference_8bit"):
-        label = "plain autograd, 8-bit moments"
-        gaps.plot(steps, distances(with_8bit, mean), "--", color="0.4", label=label)
-    shown = {k: v for k, v in record["systems"].items() if "losses" in v}
-    looks = looks_of(list(shown))
-    for name, found in shown.items():
-        look = looks[name]
-        drawn: dict[str, Any] = {
-            "linestyle": "-" if found["required"] else ":",
-            "color": look.colour,
-            "linewidth": look.width / 2,
-        }
-        losses.plot(steps, found["losses"], **drawn)
-        drawn |= {"marker": look.marker, "markersize": look.width / 2 + 2}
-        label = f"{name} ({found['master']}, {found['optimizer_state']})"
-        gaps.plot(steps, distances(found["losses"], mean), **drawn, label=label)
-    finish(losses, gaps, limit)
-    layers = f"{record['num_layers']} layers of {record['model']}"
-    figure.suptitle(f"{layers}, {record['device']}", fontsize=9)
-    save_figure(figure, path)
-
-
-def distances(losses: list[float], mean: list[float]) -> list[float]:
-    """Return how far each loss is from the reference's mean."""
-    return [abs(a - b) for a, b in zip(losses, mean, strict=True)]
-
-
-def finish(losses: Axes, gaps: Axes, limit: float) -> None:
-    """Name the axes, and put the long legend where no curve is."""
-    from matplotlib.ticker import MaxNLocator
-
-    for axes in (losses, gaps):
-        axes.set_xlabel("step")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    losses.set_ylabel("loss")
-    losses.legend(fontsize=7, frameon=False)
-    gaps.set_ylabel("distance from the reference's mean")
-    gaps.set_yscale("symlog", linthresh=max(limit / 100, 1e-12))
-    gaps.set_ylim(bottom=0)
-    title = "system (master, state)\ndotted: not required to agree"
-    gaps.legend(
-        loc="center left",
-        bbox_to_anchor=(1, 0.5),
-        fontsize=7,
-        frameon=False,
-        title=title,
-        title_fontsize=7,
-    )
-
-
 def main() -> None:
-    """Run everything, judge, write, print."""
+    """Run everything, or read a record; judge, write, print."""
     args = parse()
+    if args.record:
+        kept = json.loads(args.record.read_text(encoding="utf-8"))
+        leave(judged_again(kept), args.out or args.record.parent)
+        return
+    leave(measured(args), args.out or Path(os.environ.get("OUT", ".")))
+
+
+def measured(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the references and the systems and return the record."""
     chosen = args.systems.split(",") if args.systems else list(SYSTEMS)
     sizes = micro_batches(args.batch)
     names = [f"reference={size}" for size in sizes]
@@ -204,14 +107,12 @@ def main() -> None:
         raise SystemExit(f"the reference failed: {broken[0]}")
     *curves, with_8bit = [found["losses"] for found in references]
     provenance = collect("cpu" if args.device == "cpu" else "")
-    record = {
+    return {
         "benchmark": "loss_agreement",
         "model": MODELS[args.scale],
         "num_layers": shape_of(args).num_hidden_layers,
         "device": provenance.device,
-        "arguments": {
-            k: str(v) for k, v in vars(args).items() if k not in ("child", "out")
-        },
+        "arguments": {k: str(v) for k, v in vars(args).items() if k not in UNRECORDED},
         "factor": FACTOR,
         "reference": {
             str(size): losses for size, losses in zip(sizes, curves, strict=True)
@@ -224,10 +125,13 @@ def main() -> None:
         },
         "provenance": provenance.model_dump(),
     }
-    out = args.out or Path(os.environ.get("OUT", "."))
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(json.dumps(record, indent=1) + "\n", out / "loss_agreement.json")
-    draw(record, out / "loss_agreement.svg")
+
+
+def leave(record: dict[str, Any], folder: Path) -> None:
+    """Write a record and its figure, and print the record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(json.dumps(record, indent=1) + "\n", folder / "loss_agreement.json")
+    draw(record, folder / "loss_agreement.svg")
     sys.stdout.write(json.dumps(record) + "\n")
 
 

@@ -66,6 +66,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--limit-s", type=float, default=900, help="for one process")
     parser.add_argument("--out", type=Path, default=None, help="default: $OUT")
+    again = "judge and draw this record's losses again instead of running"
+    parser.add_argument("--record", type=Path, default=None, help=again)
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.device == "auto":

@@ -38,6 +38,10 @@ RIVAL_SPREAD: Final = 0.25
 FULL_LOGITS_BYTES: Final = 12
 CHUNK_LOGITS_BYTES: Final = 6
 GATHERED_LAYERS: Final = 4  # ZeRO-3's parameters and gradients on the device at once
+# Beside those, what DeepSpeed's defaults let stay: a billion parameters gathered before
+# their use and two buckets of half a billion gradients. A step of one sequence of 3B
+# holds 15.1 GB; without these 9.6 were expected.
+ZERO3_BUFFERS: Final = 2 * 10**9
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def _resident_bytes(layers: LayerProfile, row: RunRow, config: PipelineConfig) -
 
 
 def _zero3_bytes(layers: LayerProfile, row: RunRow) -> float:
-    """Return checkpoints, a layer on its way back, logits and gathered weights."""
+    """Return checkpoints, a layer on its way back, logits, weights and buffers."""
     tokens = row.batch * row.seq_len
     boundaries, one, _ = _per_token(layers)
     logits = FULL_LOGITS_BYTES * layers.vocab_size
@@ -168,4 +172,5 @@ def _zero3_bytes(layers: LayerProfile, row: RunRow) -> float:
     widest = max(part.weight_bytes for part in parts if part.kind == "layer")
     ends = max(part.weight_bytes for part in parts if part.kind != "layer")
     gathered = GATHERED_LAYERS * (widest + ends)
-    return (boundaries + EAGER_SLACK * one + logits) * tokens + gathered
+    buffers = ZERO3_BUFFERS * ITEMSIZE[layers.dtype]
+    return (boundaries + EAGER_SLACK * one + logits) * tokens + gathered + buffers

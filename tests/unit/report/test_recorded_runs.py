@@ -8,9 +8,11 @@ from lazytrain.records import RunRecord, read, sha256_file
 from lazytrain.schedule.check import check
 from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Plan
+from lazytrain.searched import BatchSearch
 
 RECORDED = Path(__file__).parents[3] / "results" / "recorded"
 ROWS = sorted(RECORDED.glob("*/runs/*/*/*/record.json"))
+SEARCHES = sorted(RECORDED.glob("*/search/*/*/*/search.json"))
 
 
 def name_of(path: Path) -> str:
@@ -51,6 +53,26 @@ def test_a_planned_row_has_its_plan_which_holds(path: Path) -> None:
     check(read(Plan, plan_file), instance).raise_if_violated()
 
 
+@pytest.mark.parametrize("path", SEARCHES, ids=name_of)
+def test_a_search_has_the_row_that_it_ended_in(path: Path) -> None:
+    found = read(BatchSearch, path)
+    assert (found.accelerator, found.scale, found.system) == path.parts[-4:-1]
+    fits = [batch for batch, did_fit in found.probes.items() if did_fit]
+    assert found.feasible == max(fits)
+    assert found.infeasible == min(set(found.probes) - set(fits))
+    assert len(found.probes) <= 4
+    record = read(RunRecord, path.parent / f"record-{found.feasible}.json")
+    assert (record.batch, record.status) == (found.feasible, "ok")
+    assert record.cap_bytes is not None
+    assert record.gpu_peak_bytes is not None
+    assert record.gpu_peak_bytes <= record.cap_bytes
+    plan_file = path.parent / f"plan-{found.feasible}.json"
+    assert record.provenance.made_from["plan"] == sha256_file(plan_file)
+    instance = read(Instance, path.parent / f"instance-{found.feasible}.json")
+    check(read(Plan, plan_file), instance).raise_if_violated()
+
+
 def test_there_are_recorded_rows() -> None:
     """An empty glob would let both tests pass."""
     assert len(ROWS) > 20
+    assert SEARCHES

@@ -65,9 +65,17 @@ class OuterParts:
         return functional.embedding(ids, self._table)
 
     def embedding_backward(self, ids: Tensor, gradient: Tensor) -> None:
-        """Add the embedding's share to the table's gradient."""
-        rows = gradient.flatten(0, 1).to(self._table_grad.dtype)
-        self._table_grad.index_add_(0, ids.flatten(), rows)
+        """Add the embedding's share to the table's gradient.
+
+        The rows of a token are summed in fp32, as autograd's kernel does on a GPU. One
+        by one into bf16, a sum stops growing after some 256 of them, and a token of a
+        large batch occurs more often than that.
+        """
+        tokens, place = ids.flatten().unique(return_inverse=True)
+        rows = gradient.flatten(0, 1).float()
+        sums = rows.new_zeros(tokens.numel(), rows.shape[1])
+        sums.index_add_(0, place, rows)
+        self._table_grad.index_add_(0, tokens, sums.to(self._table_grad.dtype))
 
     def _chunks(
         self, hidden: Tensor, batch: Batch, size: int

@@ -192,6 +192,15 @@ def _remark(claim: Claim, evidence: Evidence, accelerator: str, is_meant: bool) 
     """Say what a reader must know before believing a verdict."""
     if not is_meant:
         return f"claimed for {', '.join(claim.accelerators)} only"
+    said = (
+        _stand_ins(claim, evidence, accelerator),
+        _batches(claim, evidence, accelerator),
+    )
+    return "; ".join(remark for remark in said if remark)
+
+
+def _stand_ins(claim: Claim, evidence: Evidence, accelerator: str) -> str:
+    """Name the models that stand in for the claim's, or return nothing."""
     records: list[RunRecord | EvalRecord] = [*evidence.runs, *evidence.evaluations]
     stand_ins = {
         record.model
@@ -203,3 +212,16 @@ def _remark(claim: Claim, evidence: Evidence, accelerator: str, is_meant: bool) 
         return ""
     names = ", ".join(sorted(stand_ins))
     return f"{names} stands in: neither order nor size carries over"
+
+
+def _batches(claim: Claim, evidence: Evidence, accelerator: str) -> str:
+    """Say that the two sides of a ratio ran other batches, or return nothing."""
+    if not isinstance(claim.measure, Ratio):
+        return ""
+    found, scale = by_run(evidence.runs), claim.measure.scale
+    systems = (claim.measure.numerator, claim.measure.denominator)
+    ran = [found.get((accelerator, scale, system)) for system in systems]
+    sizes = [str(run.batch) for run in ran if run is not None and run.status == "ok"]
+    if len(sizes) < 2 or sizes[0] == sizes[1]:
+        return ""
+    return f"batches differ: {' and '.join(sizes)}"

@@ -81,6 +81,16 @@ def test_a_stand_in_is_named_in_the_remark(make_record, paper):
     assert "27B-mini" in rows_of(Evidence(runs, [], paper), "cpu")["C1", "cpu"].remark
 
 
+def test_other_batches_on_the_two_sides_are_named(make_record, paper):
+    runs = [make_record(batch=144), make_record("megatrain", batch=96)]
+    row = rows_of(Evidence(runs, [], paper))["C1", "gpu80"]
+    assert row.remark == "batches differ: 144 and 96"
+    same = [make_record(batch=96), make_record("megatrain", batch=96)]
+    assert rows_of(Evidence(same, [], paper))["C1", "gpu80"].remark == ""
+    failed = [runs[0], make_record("megatrain", batch=96, status="oom", tflops=None)]
+    assert rows_of(Evidence(failed, [], paper))["C1", "gpu80"].remark == ""
+
+
 def test_a_claim_id_is_used_once(tmp_path):
     text = CLAIMS.read_text().replace("id: C2\n", "id: C1\n")
     path = tmp_path / "claims.yaml"

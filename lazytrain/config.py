@@ -275,3 +275,15 @@ def find_run(rows: list[RunRow], accelerator: str, scale: str, system: str) -> R
             return row
     wanted = f"{accelerator}/{scale}/{system}"
     raise InvalidInput("run", wanted, "the run sheet (config key runs) has no such row")
+
+
+def rows_of(rows: list[RunRow], accelerator: str, scale: str) -> list[RunRow]:
+    """Return the sheet's rows of one scale on one accelerator.
+
+    Raises:
+        InvalidInput: If there are none.
+    """
+    found = [r for r in rows if (r.accelerator, r.scale) == (accelerator, scale)]
+    if not found:
+        raise InvalidInput("scale", f"{accelerator}/{scale}", "is not in the run sheet")
+    return found

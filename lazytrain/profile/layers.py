@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow
-from lazytrain.errors import InvalidInput
+from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow, rows_of
 from lazytrain.models.mixer import own_mixers
 from lazytrain.models.scales import model_config
 from lazytrain.profile.bandwidth import fastest_s
@@ -24,26 +23,9 @@ from lazytrain.profile.hardware import device_for, dtype_of, settings_for
 from lazytrain.profile.menu import MENU
 from lazytrain.provenance import collect
 from lazytrain.records import LayerCost, LayerProfile, SaveLevel
+from lazytrain.schedule.execution import micro_batch
 
 REPEATS = 3
-
-
-def micro_batch_of(batch: int, seq_len: int, max_tokens: int) -> int:
-    """Return the most sequences that divide the batch and stay below max_tokens."""
-    fits = [n for n in range(1, batch + 1) if batch % n == 0]
-    return max(n for n in fits if n == 1 or n * seq_len <= max_tokens)
-
-
-def rows_of(rows: list[RunRow], accelerator: str, scale: str) -> list[RunRow]:
-    """Return the sheet's rows of one scale on one accelerator.
-
-    Raises:
-        InvalidInput: If there are none.
-    """
-    found = [r for r in rows if (r.accelerator, r.scale) == (accelerator, scale)]
-    if not found:
-        raise InvalidInput("scale", f"{accelerator}/{scale}", "is not in the run sheet")
-    return found
 
 
 @dataclass(frozen=True)
@@ -313,7 +295,7 @@ def bench_for(
         config=config,
         device=device_for(accelerator),
         dtype=dtype_of(settings.dtype),
-        micro_batch=micro_batch_of(batch, seq_len, settings.micro_batch_tokens),
+        micro_batch=micro_batch(batch, seq_len, settings.micro_batch_tokens),
         seq_len=seq_len,
     )
 

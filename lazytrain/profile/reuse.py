@@ -7,13 +7,12 @@ differs. A layer's cost depends on neither cap nor host memory.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
 
 from lazytrain.config import PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
-from lazytrain.profile.accelerator import base_of, cap_bytes, machine_of
+from lazytrain.profile.accelerator import cap_bytes, machine_of
 from lazytrain.profile.hardware import settings_for
-from lazytrain.profile.layers import micro_batch_of, rows_of
+from lazytrain.profile.same_layers import is_same_device, way_for, way_of
 from lazytrain.records import (
     HardwareProfile,
     LayerProfile,
@@ -22,9 +21,6 @@ from lazytrain.records import (
     sha256_file,
 )
 from lazytrain.units import parse_bytes
-
-# Model, sequence length, tokens in one pass, dtype and body of a layer's measurement.
-_Way: TypeAlias = tuple[str, int, int, str, str]
 
 
 def reuse_hardware(
@@ -72,13 +68,13 @@ def reuse_layers(
         InvalidInput: If device, model or the way to run a layer differ.
     """
     measured = read(LayerProfile, source)
-    if base_of(measured.accelerator) != base_of(accelerator):
+    if not is_same_device(measured, accelerator):
         remedy = f"{source} was measured on {measured.accelerator}; measure this one"
         raise InvalidInput("accelerator", accelerator, remedy)
-    has, needed = _way_of(measured), _way_for(rows, accelerator, scale, config)
+    has, needed = way_of(measured), way_for(rows, accelerator, scale, config)
     if has != needed:
-        remedy = f"this run needs {needed} (model, length, tokens, dtype, body)"
-        raise InvalidInput("layers", has, remedy)
+        remedy = f"this run needs {tuple(needed)} (model, length, tokens, dtype, body)"
+        raise InvalidInput("layers", tuple(has), remedy)
     return measured.model_copy(
         update={
             "accelerator": accelerator,
@@ -86,39 +82,6 @@ def reuse_layers(
             "provenance": _with_source(measured, source),
         }
     )
-
-
-def is_reusable(
-    source: Path,
-    rows: list[RunRow],
-    accelerator: str,
-    scale: str,
-    config: PipelineConfig,
-) -> bool:
-    """Whether ``reuse_layers`` takes a profile: same device, same way to run a layer.
-
-    A card under a small cap runs fewer tokens at a time: its layers are measured anew.
-    """
-    measured = read(LayerProfile, source)
-    same = base_of(measured.accelerator) == base_of(accelerator)
-    return same and _way_of(measured) == _way_for(rows, accelerator, scale, config)
-
-
-def _way_of(measured: LayerProfile) -> _Way:
-    """Return how a profile's layers were run."""
-    sizes = (measured.model, measured.seq_len, measured.tokens)
-    return (*sizes, measured.dtype, measured.body)
-
-
-def _way_for(
-    rows: list[RunRow], accelerator: str, scale: str, config: PipelineConfig
-) -> _Way:
-    """Return how the rows of a scale run a layer: that of the largest batch."""
-    found = rows_of(rows, accelerator, scale)
-    settings = settings_for(config, accelerator).executor
-    batch, length = max(row.batch for row in found), found[0].seq_len
-    tokens = length * micro_batch_of(batch, length, settings.micro_batch_tokens)
-    return found[0].model, length, tokens, settings.dtype, settings.body
 
 
 def _with_source(measured: HardwareProfile | LayerProfile, source: Path) -> Provenance:

@@ -12,9 +12,10 @@ from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow
 from lazytrain.errors import InvalidInput
 from lazytrain.models.decoder import Decoder
 from lazytrain.profile.hardware import dtype_of, measure_hardware, settings_for
-from lazytrain.profile.layers import bench_for, measure_model, micro_batch_of
+from lazytrain.profile.layers import bench_for, measure_model
 from lazytrain.records import write
 from lazytrain.schedule.check import check
+from lazytrain.schedule.execution import micro_batch
 from lazytrain.schedule.order import problem_for
 from lazytrain.schedule.plan import Plan
 from lazytrain.units import format_bytes
@@ -42,7 +43,7 @@ def border_bytes(
     rows, tokens = row.batch, row.seq_len
     kinds = set(decoder.layer_types) - {"linear_attention"}
     table, _ = decoder.rotary(1, torch.device("cpu"), dtype)
-    micro = micro_batch_of(rows, tokens, executor.micro_batch_tokens)
+    micro = micro_batch(rows, tokens, executor.micro_batch_tokens)
     # Batch-major, only one wave's are there; under auto it is not known yet.
     held = micro if executor.order == "batch-major" else rows
     masks = len(kinds) * held * tokens**2

@@ -6,13 +6,21 @@ machine that has no Snakemake. A stage whose file is there is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from lazytrain import systems
 from lazytrain.config import PipelineConfig, RunRow, load_runs
-from lazytrain.profile.accelerator import base_of, is_gpu, machine_of
+from lazytrain.errors import InvalidInput
+from lazytrain.profile.accelerator import is_gpu, machine_of
+from lazytrain.profile.same_layers import is_same_device, way_for, way_of
+from lazytrain.records import HardwareProfile, LayerProfile, read
+
+log = logging.getLogger(__name__)
+P = TypeVar("P", HardwareProfile, LayerProfile)
 
 
 @dataclass(frozen=True)
@@ -96,28 +104,19 @@ def profile_stages(folder: Folder, row: RunRow) -> list[Stage]:
     A profile of the same machine under another cap is used again, of layers where
     they ran as they would here.
     """
+    shared = (*_config(folder), "--accelerator", row.accelerator)
     hardware = folder.hardware(row.accelerator)
     layers = folder.layers(row.accelerator, row.scale)
-    accelerator = ("--accelerator", row.accelerator)
-    known_machine = _twin(folder, row.accelerator, "hardware.json", machine_of)
-    known_layers = _known_layers(folder, row)
+    machine = () if hardware.is_file() else _known_machine(folder, row)
+    model = () if layers.is_file() else _known_layers(folder, row)
+    of_model = (*shared, "--scale", row.scale, *model, "--out", str(layers))
     return [
         Stage(
             "profile hardware",
-            (
-                *("profile", "hardware", *_config(folder), *accelerator),
-                *(*known_machine, "--out", str(hardware)),
-            ),
+            ("profile", "hardware", *shared, *machine, "--out", str(hardware)),
             hardware,
         ),
-        Stage(
-            "profile layers",
-            (
-                *("profile", "layers", *_config(folder), *accelerator),
-                *("--scale", row.scale, *known_layers, "--out", str(layers)),
-            ),
-            layers,
-        ),
+        Stage("profile layers", ("profile", "layers", *of_model), layers),
     ]
 
 
@@ -186,40 +185,42 @@ def _row(row: RunRow) -> tuple[str, ...]:
     )
 
 
-def _twin(
-    folder: Folder, accelerator: str, name: str, part: Callable[[str], str]
-) -> tuple[str, ...]:
-    """Return the option that names a profile of the same machine."""
-    return _from(_others(folder, accelerator, name, part))
+def _known_machine(folder: Folder, row: RunRow) -> tuple[str, ...]:
+    """Return the option that names a profile of the same machine, if there is one."""
+    here = machine_of(row.accelerator)
+    found = (
+        path
+        for path, measured in _profiles(HardwareProfile, folder, "*/hardware.json")
+        if machine_of(measured.accelerator) == here
+    )
+    return _from(next(found, None))
 
 
 def _known_layers(folder: Folder, row: RunRow) -> tuple[str, ...]:
-    """Return the option that names a profile of the same layers, run the same way."""
-    from lazytrain.profile.reuse import is_reusable  # brings torch
-
-    others = _others(folder, row.accelerator, f"{row.scale}/layers.json", base_of)
-    if not others:
-        return ()
-    rows, scale = load_runs(Path(folder.settings.runs)), row.scale
-    fit = (rows, row.accelerator, scale, folder.settings)
-    return _from([path for path in others if is_reusable(path, *fit)])
-
-
-def _others(
-    folder: Folder, accelerator: str, name: str, part: Callable[[str], str]
-) -> list[Path]:
-    """Return profiles of a name of which a part of the sheet id is the same."""
-    profiles = folder.results / "profile"
-    found = {
-        path: path.relative_to(profiles).parts[0]
-        for path in sorted(profiles.glob(f"*/{name}"))
-    }
-    return [
+    """Return the option that names a profile of these layers, run the same way."""
+    rows = load_runs(Path(folder.settings.runs))
+    wanted = way_for(rows, row.accelerator, row.scale, folder.settings)
+    found = (
         path
-        for path, other in found.items()
-        if other != accelerator and part(other) == part(accelerator)
-    ]
+        for path, measured in _profiles(
+            LayerProfile, folder, f"*/{row.scale}/layers.json"
+        )
+        if is_same_device(measured, row.accelerator) and way_of(measured) == wanted
+    )
+    return _from(next(found, None))
 
 
-def _from(profiles: Sequence[Path]) -> tuple[str, ...]:
-    return ("--from", str(profiles[0])) if profiles else ()
+def _profiles(kind: type[P], folder: Folder, places: str) -> Iterator[tuple[Path, P]]:
+    """Yield the profiles of a kind that can be read.
+
+    One that cannot be is none: what it might have said is measured anew.
+    """
+    for path in sorted((folder.results / "profile").glob(places)):
+        try:
+            yield path, read(kind, path)
+        except InvalidInput as error:
+            log.warning("not used again: %s", error)
+
+
+def _from(profile: Path | None) -> tuple[str, ...]:
+    return () if profile is None else ("--from", str(profile))

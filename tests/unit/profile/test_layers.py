@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lazytrain.config import ExecutorSettings, RunRow
+from lazytrain.config import ExecutorSettings, RunRow, rows_of
 from lazytrain.errors import InvalidInput
 from lazytrain.models.scales import model_config
 from lazytrain.profile import layers
 from lazytrain.profile.bandwidth import fastest_s
+from lazytrain.schedule.execution import micro_batch
 
 SETTINGS = ExecutorSettings(micro_batch_tokens=32, loss_chunk_tokens=8)
 
@@ -54,7 +55,7 @@ def test_kept_bytes_are_those_of_a_known_layer():
     [(8, 256, 2048, 8), (8, 256, 1000, 2), (6, 100, 450, 3), (7, 1024, 10, 1)],
 )
 def test_micro_batches_divide_the_batch(batch, seq_len, tokens, expected):
-    assert layers.micro_batch_of(batch, seq_len, tokens) == expected
+    assert micro_batch(batch, seq_len, tokens) == expected
 
 
 def test_a_scale_outside_the_sheet_is_an_error():
@@ -67,9 +68,9 @@ def test_a_scale_outside_the_sheet_is_an_error():
         batch=1,
         seq_len=8,
     )
-    assert layers.rows_of([row], "cpu", "3B") == [row]
+    assert rows_of([row], "cpu", "3B") == [row]
     with pytest.raises(InvalidInput, match="run sheet"):
-        layers.rows_of([row], "cpu", "70B")
+        rows_of([row], "cpu", "70B")
 
 
 def test_the_fewest_seconds_are_taken():

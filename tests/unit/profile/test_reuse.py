@@ -63,3 +63,21 @@ def test_layers_of_another_model_or_device_are_refused(layers):
         reuse_layers(layers, ROWS, "h200-cap70", "7B", CONFIG)
     with pytest.raises(InvalidInput, match="measure this one"):
         reuse_layers(layers, ROWS, "gpu80", "3B", CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"tokens": 8192}, "8192"),
+        ({"seq_len": 512}, "512"),
+        ({"dtype": "float32"}, "float32"),
+        ({"body": "eager"}, "eager"),
+    ],
+)
+def test_layers_that_ran_otherwise_are_refused_by_what_differs(tmp_path, change, named):
+    path = tmp_path / "layers.json"
+    write(layer_profile().model_copy(update=change), path)
+    with pytest.raises(InvalidInput, match=f"layers = .*{named}") as caught:
+        reuse_layers(path, ROWS, "h200-cap70", "3B", CONFIG)
+    needed = "needs ('Qwen2.5-3B', 1024, 32768, 'bfloat16', 'compile')"
+    assert needed in str(caught.value)

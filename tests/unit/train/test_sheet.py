@@ -101,19 +101,53 @@ def test_a_machine_is_measured_once_for_all_caps(folder):
     assert "--from" in layers.words
 
 
-def test_layers_are_measured_anew_where_they_run_otherwise(folder):
-    """Under 24 GiB a pass has 8,192 tokens; the profile of the whole card 32,768."""
+OTHERWISE = [
+    {"tokens": 8192},
+    {"seq_len": 512},
+    {"dtype": "float32"},
+    {"body": "eager"},
+    {"model": "Qwen2.5-7B"},
+    {"accelerator": "gpu80"},
+]
+
+
+@pytest.mark.parametrize("change", OTHERWISE, ids=str)
+def test_layers_are_measured_anew_where_they_ran_otherwise(folder, change):
+    other = layer_profile().model_copy(update=change)
+    write(other, folder.layers("aaa", "3B"))
+    _, layers = profile_stages(folder, row())
+    assert "--from" not in layers.words
+    # One that fits is found behind it.
+    write(layer_profile(), folder.layers("h200", "3B"))
+    _, layers = profile_stages(folder, row())
+    assert layers.words[layers.words.index("--from") + 1] == str(
+        folder.layers("h200", "3B")
+    )
+
+
+def test_a_small_cap_runs_fewer_tokens_at_a_time(folder):
+    """Under 24 GiB the largest batch of 3B is 8: 8,192 tokens, not 32,768."""
     write(hardware_profile(), folder.hardware("h200"))
     write(layer_profile(), folder.layers("h200", "3B"))
-    small = profile_stages(folder, row(accelerator="h200-cap24", batch=8))
-    assert ["--from" in stage.words for stage in small] == [True, False]
-    # One that does fit is found behind one that does not.
-    fits = layer_profile().model_copy(
-        update={"accelerator": "h200-cap24", "tokens": 8192}
-    )
-    write(fits, folder.layers("h200-cap24", "3B"))
-    _, layers = profile_stages(folder, row())
-    assert str(folder.layers("h200", "3B")) in layers.words
+    rival = row("megatrain", accelerator="h200-cap24", batch=7)
+    stages = profile_stages(folder, rival)
+    assert ["--from" in stage.words for stage in stages] == [True, False]
+
+
+def test_a_profile_that_cannot_be_read_is_none(folder, caplog):
+    for path in (folder.hardware("aaa"), folder.layers("aaa", "3B")):
+        path.parent.mkdir(parents=True)
+        path.write_text("{")
+    stages = profile_stages(folder, row())
+    assert not any("--from" in stage.words for stage in stages)
+    assert str(folder.hardware("aaa")) in caplog.text
+    assert str(folder.layers("aaa", "3B")) in caplog.text
+    # Where this id's own are there, nobody looks.
+    write(hardware_profile(), folder.hardware("h200-cap70"))
+    write(layer_profile(), folder.layers("h200-cap70", "3B"))
+    caplog.clear()
+    assert all(stage.is_done for stage in profile_stages(folder, row()))
+    assert caplog.text == ""
 
 
 def test_operators_are_built_for_the_rows_that_need_them(folder):

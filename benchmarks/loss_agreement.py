@@ -12,13 +12,15 @@ of its own. Writes a record and a figure, and prints one JSON line.
     python benchmarks/loss_agreement.py --scale 3B --layers 8 --jobs 3
     python benchmarks/loss_agreement.py --record DIR/loss_agreement.json
 
-The second runs nothing: it makes verdicts and figure from a record's losses anew.
+The second runs nothing and takes no option but ``--out``: it makes verdicts and figure
+from a record's losses anew, in their place, and notes by which commit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -29,13 +31,15 @@ from typing import Any
 
 from loss_agreement_figure import draw
 from loss_agreement_run import MODELS, REFERENCE_8BIT, parse, shape_of
-from loss_agreement_verdict import FACTOR, judged, judged_again, summary
+from loss_agreement_verdict import Recorded, judged_again
 
 from lazytrain import systems
+from lazytrain.errors import InvalidInput
 from lazytrain.provenance import collect
-from lazytrain.records import write_text
+from lazytrain.records import read, write_text
 
 RUN = Path(__file__).with_name("loss_agreement_run.py")
+NAME = "loss_agreement.json"
 UNRECORDED = ("child", "out", "record")
 PARTS = 5  # micro-batch sizes of the reference
 # Our executor once more with the rivals' master, to show what that alone does.
@@ -86,15 +90,30 @@ def micro_batches(batch: int) -> list[int]:
 def main() -> None:
     """Run everything, or read a record; judge, write, print."""
     args = parse()
-    if args.record:
-        kept = json.loads(args.record.read_text(encoding="utf-8"))
-        leave(judged_again(kept), args.out or args.record.parent)
+    if args.record is None:
+        folder = args.out or Path(os.environ.get("OUT", "."))
+        leave(judged_again(measured(args)), folder / NAME)
         return
-    leave(measured(args), args.out or Path(os.environ.get("OUT", ".")))
+    leave(kept_record(args.record), args.out / NAME if args.out else args.record)
+
+
+def kept_record(path: Path) -> dict[str, Any]:
+    """Return a record judged again, with the commit that did so if that changed it.
+
+    Raises:
+        SystemExit: Naming file, field and value, if it is no such record.
+    """
+    try:
+        read(Recorded, path)
+    except InvalidInput as error:
+        raise SystemExit(str(error)) from error
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    record = judged_again(kept)
+    return record if record == kept else record | {"judged_by": collect("").commit}
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the references and the systems and return the record."""
+    """Run the references and the systems; return what they left, not judged yet."""
     chosen = args.systems.split(",") if args.systems else list(SYSTEMS)
     sizes = micro_batches(args.batch)
     names = [f"reference={size}" for size in sizes]
@@ -102,10 +121,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     with ThreadPoolExecutor(max(1, args.jobs)) as pool:
         runs = list(pool.map(lambda name: in_own_process(args, name), names + chosen))
     references, found_by_system = runs[: len(names)], runs[len(names) :]
-    broken = [found for found in references if "losses" not in found]
-    if broken:
-        raise SystemExit(f"the reference failed: {broken[0]}")
-    *curves, with_8bit = [found["losses"] for found in references]
+    *curves, with_8bit = [reference_losses(found) for found in references]
     provenance = collect("cpu" if args.device == "cpu" else "")
     return {
         "benchmark": "loss_agreement",
@@ -113,25 +129,30 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "num_layers": shape_of(args).num_hidden_layers,
         "device": provenance.device,
         "arguments": {k: str(v) for k, v in vars(args).items() if k not in UNRECORDED},
-        "factor": FACTOR,
-        "reference": {
-            str(size): losses for size, losses in zip(sizes, curves, strict=True)
-        },
+        "reference": dict(zip(map(str, sizes), curves, strict=True)),
         "reference_8bit": with_8bit,
-        "spread": max(summary(curves)[1]),
-        "systems": {
-            name: judged(curves, found, with_8bit)
-            for name, found in zip(chosen, found_by_system, strict=True)
-        },
+        "systems": dict(zip(chosen, found_by_system, strict=True)),
         "provenance": provenance.model_dump(),
     }
 
 
-def leave(record: dict[str, Any], folder: Path) -> None:
-    """Write a record and its figure, and print the record."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(json.dumps(record, indent=1) + "\n", folder / "loss_agreement.json")
-    draw(record, folder / "loss_agreement.svg")
+def reference_losses(found: dict[str, Any]) -> list[float]:
+    """Return what a reference's run lost by step.
+
+    Raises:
+        SystemExit: If it failed, or a loss is not finite: nothing can be held to it.
+    """
+    losses: list[float] = found.get("losses", [])
+    if not losses or not all(map(math.isfinite, losses)):
+        raise SystemExit(f"the reference failed: {found}")
+    return losses
+
+
+def leave(record: dict[str, Any], path: Path) -> None:
+    """Write a record, its figure beside it, and print the record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(json.dumps(record, indent=1) + "\n", path)
+    draw(record, path.with_suffix(".svg"))
     sys.stdout.write(json.dumps(record) + "\n")
 
 

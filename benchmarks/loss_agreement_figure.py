@@ -25,17 +25,35 @@ def draw(record: dict[str, Any], path: Path) -> None:
     mean, spread = summary(list(record["reference"].values()))
     steps = range(1, len(mean) + 1)
     losses.plot(steps, mean, color="black", linewidth=4, label="plain autograd")
-    limit = FACTOR * max(spread)
-    gaps.axhspan(0, max(spread), color="0.85", label="its spread over micro-batches")
-    gaps.axhline(limit, color="black", linestyle="--", label=f"{FACTOR:g} times that")
-    with_8bit = record.get("reference_8bit")
+    _draw_references(gaps, mean, max(spread), record.get("reference_8bit"))
+    _draw_systems(losses, gaps, record)
+    finish(losses, gaps, FACTOR * max(spread))
+    layers = f"{record['num_layers']} layers of {record['model']}"
+    figure.suptitle(f"{layers}, {record['device']}", fontsize=9)
+    save_figure(figure, path)
+
+
+def _draw_references(
+    gaps: Axes, mean: list[float], spread: float, with_8bit: list[float] | None
+) -> None:
+    """Draw the reference's spread, what is allowed, and what 8-bit moments do to it."""
+    gaps.axhspan(0, spread, color="0.85", label="plain autograd over micro-batches")
+    label = f"{FACTOR:g} times that spread"
+    gaps.axhline(FACTOR * spread, color="black", linestyle="--", label=label)
     if with_8bit:
-        label = "plain autograd, 8-bit moments"
-        gaps.plot(steps, distances(with_8bit, mean), "--", color="0.4", label=label)
+        steps = range(1, len(mean) + 1)
+        look: dict[str, Any] = {"linestyle": "-.", "color": "0.4"}
+        label = "plain autograd, 8-bit moments (from fp32 ones)"
+        gaps.plot(steps, distances(with_8bit, mean), **look, label=label)
+
+
+def _draw_systems(losses: Axes, gaps: Axes, record: dict[str, Any]) -> None:
+    """Draw each system's losses, and their distance from what they are held to."""
+    mean, _ = summary(list(record["reference"].values()))
+    steps = range(1, len(mean) + 1)
     shown = {k: v for k, v in record["systems"].items() if "losses" in v}
-    looks = looks_of(list(shown))
-    for name, found in shown.items():
-        look = looks[name]
+    for name, look in looks_of(list(shown)).items():
+        found = shown[name]
         drawn: dict[str, Any] = {
             "linestyle": "-" if found["required"] else ":",
             "color": look.colour,
@@ -44,12 +62,8 @@ def draw(record: dict[str, Any], path: Path) -> None:
         losses.plot(steps, found["losses"], **drawn)
         drawn |= {"marker": look.marker, "markersize": look.width / 2 + 2}
         label = f"{name} ({found['master']}, {found['optimizer_state']})"
-        own = own_reference(found, mean, with_8bit)
+        own = own_reference(found, mean, record.get("reference_8bit"))
         gaps.plot(steps, distances(found["losses"], own), **drawn, label=label)
-    finish(losses, gaps, limit)
-    layers = f"{record['num_layers']} layers of {record['model']}"
-    figure.suptitle(f"{layers}, {record['device']}", fontsize=9)
-    save_figure(figure, path)
 
 
 def finish(losses: Axes, gaps: Axes, limit: float) -> None:
@@ -61,7 +75,7 @@ def finish(losses: Axes, gaps: Axes, limit: float) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     losses.set_ylabel("loss")
     losses.legend(fontsize=7, frameon=False)
-    gaps.set_ylabel("distance from plain autograd with the row's moments")
+    gaps.set_ylabel("distance from plain autograd (8bit: with 8-bit moments)")
     gaps.set_yscale("symlog", linthresh=max(limit / 100, 1e-12))
     gaps.set_ylim(bottom=0)
     title = "system (master, state)\ndotted: not required to agree"

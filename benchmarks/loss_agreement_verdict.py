@@ -1,11 +1,36 @@
-"""What the comparison of losses calls agreement: a function of the losses alone."""
+"""What the comparison of losses calls agreement: made from losses, master and state."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 FACTOR = 3.0  # times the reference's own spread
 EXEMPT = ("bf16", "bf16-stochastic")
+Curve = Annotated[list[FiniteFloat], Field(min_length=1)]
+
+
+class Recorded(BaseModel):
+    """What a verdict is made from, in ``loss_agreement.json``; the rest is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    num_layers: int
+    device: str
+    reference: Annotated[dict[str, Curve], Field(min_length=1)]
+    reference_8bit: Curve | None = None
+    systems: dict[str, dict[str, Any]]
+
+    @model_validator(mode="after")
+    def _has_as_many_steps(self) -> Recorded:
+        curves = [*self.reference.values(), self.reference_8bit or []]
+        curves += [found.get("losses", []) for found in self.systems.values()]
+        if len({len(curve) for curve in curves if curve}) > 1:
+            raise ValueError("some losses are of fewer steps than others")
+        return self
 
 
 def judged(
@@ -21,36 +46,41 @@ def judged(
 
     Args:
         reference: Losses of each micro-batch size, moments in fp32.
-        found: What the system's run left.
+        found: What the system's run left; verdicts of before are replaced.
         with_8bit: Losses of plain autograd with 8-bit moments, if it ran.
     """
     if "losses" not in found:
         return found
     mean, spread = summary(reference)
-    gap = distance(found["losses"], mean)
-    verdict: dict[str, Any] = {
-        "difference": gap,
-        "times_spread": _in_spreads(gap, spread),
-        "required": found["master"] not in EXEMPT,
-        "agrees": _in_spreads(gap, spread) <= FACTOR,
-    }
+    kept = {name: value for name, value in found.items() if name not in VERDICT}
     own = own_reference(found, mean, with_8bit)
-    if own is not mean:
-        gap = distance(found["losses"], own)
-        verdict["difference_from_8bit"] = gap
-        verdict["times_spread_from_8bit"] = _in_spreads(gap, spread)
-        verdict["agrees"] = _in_spreads(gap, spread) <= FACTOR
-    return found | verdict
+    agrees, gap, ratio = measured_from(own, found["losses"], spread)
+    verdict = {"required": found["master"] not in EXEMPT, "agrees": agrees}
+    if own is mean:
+        return kept | {"difference": gap, "times_spread": ratio} | verdict
+    from_8bit = {"difference_from_8bit": gap, "times_spread_from_8bit": ratio}
+    _, gap, ratio = measured_from(mean, found["losses"], spread)
+    return kept | {"difference": gap, "times_spread": ratio} | verdict | from_8bit
+
+
+VERDICT = (
+    *("difference", "times_spread", "required", "agrees"),
+    *("difference_from_8bit", "times_spread_from_8bit"),
+)
 
 
 def judged_again(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its verdicts made from its losses anew."""
+    """Return a record with everything that follows from its losses made anew."""
     curves, with_8bit = list(record["reference"].values()), record.get("reference_8bit")
+    mean, spread = summary(curves)
     systems = {
         name: judged(curves, found, with_8bit)
         for name, found in record["systems"].items()
     }
-    return record | {"systems": systems}
+    made = {"factor": FACTOR, "spread": max(spread), "systems": systems}
+    if with_8bit is not None:
+        made["reference_8bit_times_spread"] = measured_from(with_8bit, mean, spread)[2]
+    return record | made
 
 
 def own_reference(
@@ -65,20 +95,28 @@ def own_reference(
     return with_8bit
 
 
-def _in_spreads(gap: float, spread: list[float]) -> float:
-    """Return a distance as a multiple of the reference's own spread."""
-    return gap / max(spread) if max(spread) else float(gap > 0)
+def measured_from(
+    losses: list[float], others: list[float], spread: list[float]
+) -> tuple[bool, float | None, float | None]:
+    """Return whether two curves agree, their largest difference, and it in spreads.
 
-
-def distance(losses: list[float], others: list[float]) -> float:
-    """Return the largest difference of one step."""
-    return max(distances(losses, others))
+    None for a number that there is none of: a loss that is not finite agrees with
+    nothing, and where the spread is 0 only equal losses agree.
+    """
+    gaps = distances(losses, others)
+    if not all(math.isfinite(gap) for gap in gaps):
+        return False, None, None
+    gap, widest = max(gaps), max(spread)
+    if widest == 0:
+        return gap == 0, gap, None
+    return gap <= FACTOR * widest, gap, gap / widest
 
 
 def summary(reference: list[list[float]]) -> tuple[list[float], list[float]]:
     """Return the reference's mean loss and its spread at each step."""
     columns = list(zip(*reference, strict=True))
-    mean = [sum(column) / len(column) for column in columns]
+    # fsum: the built-in sum rounds otherwise from Python 3.12 on.
+    mean = [math.fsum(column) / len(column) for column in columns]
     return mean, [max(column) - min(column) for column in columns]
 
 

@@ -38,10 +38,11 @@ RIVAL_SPREAD: Final = 0.25
 FULL_LOGITS_BYTES: Final = 12
 CHUNK_LOGITS_BYTES: Final = 6
 GATHERED_LAYERS: Final = 4  # ZeRO-3's parameters and gradients on the device at once
-# Beside those, what DeepSpeed's defaults let stay: a billion parameters gathered before
-# their use and two buckets of half a billion gradients. A step of one sequence of 3B
+# Beside those, what DeepSpeed's defaults let stay of a large model: a billion gathered
+# parameters and two buckets of half a billion gradients. A step of one sequence of 3B
 # holds 15.1 GB; without these 9.6 were expected.
-ZERO3_BUFFERS: Final = 2 * 10**9
+LIVE_PARAMETERS: Final = 10**9
+BUCKET_GRADIENTS: Final = 5 * 10**8
 
 
 @dataclass(frozen=True)
@@ -172,5 +173,7 @@ def _zero3_bytes(layers: LayerProfile, row: RunRow) -> float:
     widest = max(part.weight_bytes for part in parts if part.kind == "layer")
     ends = max(part.weight_bytes for part in parts if part.kind != "layer")
     gathered = GATHERED_LAYERS * (widest + ends)
-    buffers = ZERO3_BUFFERS * ITEMSIZE[layers.dtype]
-    return (boundaries + EAGER_SLACK * one + logits) * tokens + gathered + buffers
+    count = sum(part.num_parameters for part in parts)
+    buffers = min(count, LIVE_PARAMETERS) + 2 * min(count, BUCKET_GRADIENTS)
+    gathered += buffers * ITEMSIZE[layers.dtype]
+    return (boundaries + EAGER_SLACK * one + logits) * tokens + gathered

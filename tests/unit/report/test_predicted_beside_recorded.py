@@ -5,6 +5,7 @@ The tolerances are those that ``ARTIFACT.md`` states.
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lazytrain.schedule.instance import Instance
 from lazytrain.schedule.plan import Plan
 from lazytrain.schedule.predict import Expected, predict
 from lazytrain.schedule.simulate import timed_step_s
+from lazytrain.units import GIB
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "results" / "recorded" / "h200"
@@ -37,6 +39,10 @@ PROFILES = {
 # its size: something else was busy on the host.
 DISTURBED = {("h200-256g", "14B", "megatrain-milp")}
 HOST_PARTS = ("clip", "optimizer", "copy_weights")
+# The profiles' host has 251 GiB. On the one with 125, MegaTrain's updates took 1.1 to
+# 1.3 of what they say, 1.2 in the middle.
+SMALL_HOST_BYTES = 200 * GIB
+SLOW = 1.2
 
 
 def recorded(family: systems.Family) -> list[RunRecord]:
@@ -56,8 +62,8 @@ def key_of(run: RunRecord) -> tuple[str, str, str]:
 
 def layers_of(accelerator: str, scale: str) -> LayerProfile:
     """Return the layers of a scale, measured under a sheet id if they were."""
-    others = (found for (_, of), found in PROFILES.items() if of == scale)
-    return PROFILES.get((accelerator, scale)) or next(others)
+    others = [found for (_, of), found in PROFILES.items() if of == scale]
+    return PROFILES.get((accelerator, scale)) or others[0]
 
 
 def expected(run: RunRecord, layers: LayerProfile | None = None) -> Expected:
@@ -70,6 +76,11 @@ def expected(run: RunRecord, layers: LayerProfile | None = None) -> Expected:
     found = predict(target.hardware, layers, row, CONFIG)
     assert found is not None
     return found
+
+
+def update_s_against_profile(run: RunRecord) -> float:
+    """Return how long an update took on a run's host against the profiles'."""
+    return SLOW if (run.provenance.memory_bytes or 0) < SMALL_HOST_BYTES else 1.0
 
 
 MEGATRAIN = recorded("megatrain")
@@ -94,6 +105,17 @@ def test_each_part_of_megatrains_step_is_near_the_recorded_one(run: RunRecord) -
         assert ratios[name] == pytest.approx(1, abs=far), name
     far = 0.15 if key_of(run) in DISTURBED else 0.06
     assert found.step_s == pytest.approx(run.step_s, rel=far)
+
+
+def test_a_slow_host_is_as_slow_as_megatrains_rows_on_it_say() -> None:
+    slow = [run for run in MEGATRAIN if update_s_against_profile(run) > 1]
+    ratios = sorted(
+        run.breakdown_s["optimizer"] / expected(run).breakdown_s["optimizer"]
+        for run in slow
+    )
+    assert len(ratios) > 5
+    assert ratios[0] > 1.05
+    assert statistics.median(ratios) == pytest.approx(SLOW, abs=0.1)
 
 
 @pytest.mark.parametrize("key", sorted(DISTURBED))
@@ -150,16 +172,19 @@ def test_an_unmeasured_level_costs_no_second_forward() -> None:
 def test_our_timed_step_is_near_the_recorded_one(run: RunRecord) -> None:
     """With the update that no forward hides, once per timed row.
 
-    What a row waits for its update follows the host's rate, as MegaTrain's parts do.
+    Only a row that waits for its update shows how fast its own host updates.
     """
     place = Path(*key_of(run)).with_suffix(".json")
     plan = read(Plan, FOLDER / "schedules" / place)
     instance = read(Instance, FOLDER / "instances" / place)
     assert plan.prediction is not None
+    costs = instance.costs
+    rate = costs.optimizer_parameters_per_s / update_s_against_profile(run)
+    own = costs.model_copy(update={"optimizer_parameters_per_s": rate})
+    instance = instance.model_copy(update={"costs": own})
     timed = timed_step_s(plan, instance, run.num_steps - run.warmup_steps)
     assert timed > plan.prediction.step_s
-    far = 0.06 * run.step_s + 0.25 * run.exposed_s["optimizer"]
-    assert timed == pytest.approx(run.step_s, abs=far)
+    assert timed == pytest.approx(run.step_s, rel=0.06)
     assert timed < 1.02 * run.step_s
 
 

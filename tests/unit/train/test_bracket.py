@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from measured import layer_profile
 
 from lazytrain import systems
 from lazytrain.config import PipelineConfig, find_run, load_runs, load_yaml
 from lazytrain.errors import InvalidInput
 from lazytrain.records import HardwareProfile, LayerProfile, RunRecord, read
 from lazytrain.schedule.baseline import ON_BASELINE
+from lazytrain.schedule.parts import part_specs
 from lazytrain.train.bracket import (
     RIVAL_SPREAD,
     Bracket,
@@ -19,7 +21,7 @@ from lazytrain.train.bracket import (
     rival_device_bytes,
     typed,
 )
-from lazytrain.units import GIB
+from lazytrain.units import GIB, MIB
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "results" / "recorded" / "h200"
@@ -61,6 +63,18 @@ def test_rivals_hold_on_the_device_what_is_expected_of_them():
         # A solved plan takes what is free; what is expected is the least it needs.
         least = 0.0 if key[-1] in ON_BASELINE else 1 / most
         assert least < ratio < most, (key, ratio)
+
+
+def test_what_zero3_lets_stay_is_no_more_than_the_model_has():
+    """Half of a billion elements in two buckets is not what a stand-in holds."""
+    small = layer_profile(model="3B-mini", accelerator="cpu", micro_batch=1)
+    row = row_of("3B", "zero3-offload", model="3B-mini", batch=1)
+    cpu = HARDWARE.model_copy(update={"gpu_memory_bytes": 0})
+    count = sum(part.num_parameters for part in part_specs(small))
+    needed = rival_device_bytes(cpu, small, row, CONFIG)
+    assert 3 * 2 * count < needed < 200 * MIB
+    large = rival_device_bytes(cpu, layers_of("3B"), row_of("3B", row.system), CONFIG)
+    assert large > 2 * (10**9 + 2 * 5 * 10**8)
 
 
 @pytest.mark.parametrize(

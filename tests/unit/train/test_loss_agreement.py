@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
+from benchmark_scripts import benchmark_modules
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 MODULES = ("loss_agreement", "loss_agreement_run", "loss_agreement_verdict")
 
 
 @pytest.fixture(scope="module")
 def scripts():
     """The script, the one of a single run, and what calls their losses agreement."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield tuple(importlib.import_module(name) for name in MODULES)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+    with benchmark_modules(*MODULES) as modules:
+        yield modules
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import BENCHMARKS, benchmark_modules
 from matplotlib.axes import Axes
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 RECORDED = BENCHMARKS.parent / "results" / "recorded"
 MODULES = ("loss_agreement", "loss_agreement_verdict", "loss_agreement_figure")
 REFERENCE = [[3.0, 2.0], [3.1, 2.1]]
@@ -20,11 +19,8 @@ REFERENCE = [[3.0, 2.0], [3.1, 2.1]]
 @pytest.fixture(scope="module")
 def scripts():
     """The script, what it calls agreement, and what draws it."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield tuple(importlib.import_module(name) for name in MODULES)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+    with benchmark_modules(*MODULES) as modules:
+        yield modules
 
 
 @pytest.fixture

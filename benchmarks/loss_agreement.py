@@ -104,12 +104,17 @@ def kept_record(path: Path) -> dict[str, Any]:
         SystemExit: Naming file, field and value, if it is no such record.
     """
     try:
+        if path.suffix != ".json":
+            raise InvalidInput("record", str(path), "name a .json file")
         read(Recorded, path)
     except InvalidInput as error:
         raise SystemExit(str(error)) from error
     kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     record = judged_again(kept)
-    return record if record == kept else record | {"judged_by": collect("").commit}
+    if record == kept:
+        return record
+    judge = collect("")
+    return record | {"judged_by": judge.commit + ("-dirty" if judge.dirty else "")}
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,11 +5,28 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, model_validator
 
 FACTOR = 3.0  # times the reference's own spread
 EXEMPT = ("bf16", "bf16-stochastic")
-Curve = Annotated[list[FiniteFloat], Field(min_length=1)]
+Loss = Annotated[float, Strict()]
+Curve = Annotated[list[Annotated[Loss, AllowInfNan(False)]], Field(min_length=1)]
+
+
+class Found(BaseModel):
+    """What a system's run left: losses, which may be NaN, or why there are none."""
+
+    model_config = ConfigDict(extra="allow")
+
+    losses: Annotated[list[Loss], Field(min_length=1)] = []
+    master: str = ""
+    optimizer_state: str = ""
+
+    @model_validator(mode="after")
+    def _says_its_formats(self) -> Found:
+        if self.losses and not (self.master and self.optimizer_state):
+            raise ValueError("losses need master and optimizer_state beside them")
+        return self
 
 
 class Recorded(BaseModel):
@@ -22,12 +39,12 @@ class Recorded(BaseModel):
     device: str
     reference: Annotated[dict[str, Curve], Field(min_length=1)]
     reference_8bit: Curve | None = None
-    systems: dict[str, dict[str, Any]]
+    systems: dict[str, Found]
 
     @model_validator(mode="after")
     def _has_as_many_steps(self) -> Recorded:
         curves = [*self.reference.values(), self.reference_8bit or []]
-        curves += [found.get("losses", []) for found in self.systems.values()]
+        curves += [found.losses for found in self.systems.values()]
         if len({len(curve) for curve in curves if curve}) > 1:
             raise ValueError("some losses are of fewer steps than others")
         return self

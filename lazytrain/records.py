@@ -79,6 +79,9 @@ def read(kind: type[M], path: Path) -> M:
         raise InvalidInput("path", str(path), "the file does not exist") from error
     except IsADirectoryError as error:
         raise InvalidInput("path", str(path), "is a folder, not a file") from error
+    except (PermissionError, NotADirectoryError) as error:
+        why = f"cannot be read: {error.strerror}"
+        raise InvalidInput("path", str(path), why) from error
     except ValidationError as error:
         raise first_problem(error, path, kind.__name__) from error
 

@@ -221,7 +221,8 @@ def _batches(claim: Claim, evidence: Evidence, accelerator: str) -> str:
     found, scale = by_run(evidence.runs), claim.measure.scale
     systems = (claim.measure.numerator, claim.measure.denominator)
     ran = [found.get((accelerator, scale, system)) for system in systems]
-    sizes = [str(run.batch) for run in ran if run is not None and run.status == "ok"]
+    sizes = [run.batch for run in ran if run is not None and run.status == "ok"]
     if len(sizes) < 2 or sizes[0] == sizes[1]:
         return ""
-    return f"batches differ: {' and '.join(sizes)}"
+    named = [f"{name} {size}" for name, size in zip(systems, sizes, strict=True)]
+    return f"batches differ: {', '.join(named)}"

@@ -88,6 +88,20 @@ def test_a_missing_file_is_named(tmp_path):
         read(Side, tmp_path / "nowhere.json")
     with pytest.raises(InvalidInput, match="is a folder"):
         read(Side, tmp_path)
+    (tmp_path / "file").write_text("{}")
+    with pytest.raises(InvalidInput, match=r"below.*cannot be read"):
+        read(Side, tmp_path / "file" / "below")
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    """Root may read everything, so the refusal is made here."""
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(tmp_path), "read_bytes", refuse)
+    with pytest.raises(InvalidInput, match=r"side\.json.*Permission denied"):
+        read(Side, tmp_path / "side.json")
 
 
 def test_a_message_does_not_show_the_whole_file(tmp_path):

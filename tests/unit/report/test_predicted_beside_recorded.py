@@ -39,8 +39,8 @@ PROFILES = {
 # its size: something else was busy on the host.
 DISTURBED = {("h200-256g", "14B", "megatrain-milp")}
 HOST_PARTS = ("clip", "optimizer", "copy_weights")
-# The profiles' host has 251 GiB. On the one with 125, MegaTrain's updates took 1.1 to
-# 1.3 of what they say, 1.2 in the middle.
+# The profiles' host has 251 GiB. On the one with 125, our operator took 1.18 and 1.26
+# of what they say in MegaTrain's step.
 SMALL_HOST_BYTES = 200 * GIB
 SLOW = 1.2
 
@@ -109,13 +109,14 @@ def test_each_part_of_megatrains_step_is_near_the_recorded_one(run: RunRecord) -
 
 def test_a_slow_host_is_as_slow_as_megatrains_rows_on_it_say() -> None:
     slow = [run for run in MEGATRAIN if update_s_against_profile(run) > 1]
-    ratios = sorted(
-        run.breakdown_s["optimizer"] / expected(run).breakdown_s["optimizer"]
-        for run in slow
-    )
-    assert len(ratios) > 5
-    assert ratios[0] > 1.05
-    assert statistics.median(ratios) == pytest.approx(SLOW, abs=0.1)
+    took = {}
+    for run in slow:
+        said = expected(run).breakdown_s["optimizer"]
+        took[key_of(run)] = run.breakdown_s["optimizer"] / said
+    assert len(took) > 5
+    assert min(took.values()) > 1.05
+    ours = [ratio for key, ratio in took.items() if key[-1] == "megatrain-hybrid8bit"]
+    assert statistics.mean(ours) == pytest.approx(SLOW, abs=0.05)
 
 
 @pytest.mark.parametrize("key", sorted(DISTURBED))

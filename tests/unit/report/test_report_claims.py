@@ -84,7 +84,7 @@ def test_a_stand_in_is_named_in_the_remark(make_record, paper):
 def test_other_batches_on_the_two_sides_are_named(make_record, paper):
     runs = [make_record(batch=144), make_record("megatrain", batch=96)]
     row = rows_of(Evidence(runs, [], paper))["C1", "gpu80"]
-    assert row.remark == "batches differ: 144 and 96"
+    assert row.remark == "batches differ: lazytrain 144, megatrain 96"
     same = [make_record(batch=96), make_record("megatrain", batch=96)]
     assert rows_of(Evidence(same, [], paper))["C1", "gpu80"].remark == ""
     failed = [runs[0], make_record("megatrain", batch=96, status="oom", tflops=None)]

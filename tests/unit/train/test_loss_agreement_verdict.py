@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 RECORDED = BENCHMARKS.parent / "results" / "recorded"
 MODULES = ("loss_agreement", "loss_agreement_verdict", "loss_agreement_figure")
 REFERENCE = [[3.0, 2.0], [3.1, 2.1]]
+FORMATS = {"master": "fp32", "optimizer_state": "fp32"}
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +134,17 @@ def test_a_record_with_false_verdicts_is_set_right_in_its_place(
         ({"reference": {}}, "reference"),
         ({"reference": {"1": [3.0, float("nan")]}}, "reference"),
         ({"reference": {"1": [3.0], "2": [3.0, 2.0]}}, "fewer steps"),
+        ({"reference": {"1": ["3.0"]}}, "reference"),
+        ({"reference_8bit": []}, "reference_8bit"),
         ({"systems": [1]}, "systems"),
+        ({"systems": {"a": 1}}, "systems"),
+        *(
+            ({"systems": {"a": {"losses": losses} | FORMATS}}, "losses")
+            for losses in ([], None, 3.0, {}, ["3.0"], [None])
+        ),
+        ({"systems": {"a": {"losses": [3.0]}}}, "need master"),
     ],
+    ids=str,
 )
 def test_what_is_no_such_record_is_refused(
     scripts, tmp_path, monkeypatch, capsys, change, said
@@ -148,8 +158,11 @@ def test_what_is_no_such_record_is_refused(
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
-def test_a_file_that_is_none_is_named(scripts, tmp_path, monkeypatch, capsys, text):
-    path = tmp_path / "r.json"
+@pytest.mark.parametrize("name", ["r.json", "r.svg"])
+def test_a_file_that_is_none_is_named(
+    scripts, tmp_path, monkeypatch, capsys, text, name
+):
+    path = tmp_path / name
     if text is not None:
         path.write_text(text)
     with pytest.raises(SystemExit, match=re.escape(str(path))):

@@ -26,7 +26,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     steps = range(1, len(mean) + 1)
     losses.plot(steps, mean, color="black", linewidth=4, label="plain autograd")
     _draw_references(gaps, mean, max(spread), record.get("reference_8bit"))
-    _draw_systems(losses, gaps, record)
+    _draw_systems(losses, gaps, mean, record)
     finish(losses, gaps, FACTOR * max(spread))
     layers = f"{record['num_layers']} layers of {record['model']}"
     figure.suptitle(f"{layers}, {record['device']}", fontsize=9)
@@ -47,9 +47,10 @@ def _draw_references(
         gaps.plot(steps, distances(with_8bit, mean), **look, label=label)
 
 
-def _draw_systems(losses: Axes, gaps: Axes, record: dict[str, Any]) -> None:
+def _draw_systems(
+    losses: Axes, gaps: Axes, mean: list[float], record: dict[str, Any]
+) -> None:
     """Draw each system's losses, and their distance from what they are held to."""
-    mean, _ = summary(list(record["reference"].values()))
     steps = range(1, len(mean) + 1)
     shown = {k: v for k, v in record["systems"].items() if "losses" in v}
     for name, look in looks_of(list(shown)).items():

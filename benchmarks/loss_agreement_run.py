@@ -65,7 +65,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--systems", default="", help="separated by commas")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--limit-s", type=float, default=900, help="for one process")
-    parser.add_argument("--out", type=Path, default=None, help="default: $OUT")
+    place = "default: $OUT, or beside --record"
+    parser.add_argument("--out", type=Path, default=None, help=place)
     again = "judge and draw this record's losses again instead of running"
     parser.add_argument("--record", type=Path, default=None, help=again)
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)

@@ -9,6 +9,10 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, model_va
 
 FACTOR = 3.0  # times the reference's own spread
 EXEMPT = ("bf16", "bf16-stochastic")
+VERDICT = (
+    *("difference", "times_spread", "required", "agrees"),
+    *("difference_from_8bit", "times_spread_from_8bit"),
+)
 Loss = Annotated[float, Strict()]
 Curve = Annotated[list[Annotated[Loss, AllowInfNan(False)]], Field(min_length=1)]
 
@@ -70,20 +74,15 @@ def judged(
         return found
     mean, spread = summary(reference)
     kept = {name: value for name, value in found.items() if name not in VERDICT}
+    agrees, gap, ratio = measured_from(mean, found["losses"], spread)
+    verdict = {"difference": gap, "times_spread": ratio}
+    verdict |= {"required": found["master"] not in EXEMPT, "agrees": agrees}
     own = own_reference(found, mean, with_8bit)
-    agrees, gap, ratio = measured_from(own, found["losses"], spread)
-    verdict = {"required": found["master"] not in EXEMPT, "agrees": agrees}
-    if own is mean:
-        return kept | {"difference": gap, "times_spread": ratio} | verdict
-    from_8bit = {"difference_from_8bit": gap, "times_spread_from_8bit": ratio}
-    _, gap, ratio = measured_from(mean, found["losses"], spread)
-    return kept | {"difference": gap, "times_spread": ratio} | verdict | from_8bit
-
-
-VERDICT = (
-    *("difference", "times_spread", "required", "agrees"),
-    *("difference_from_8bit", "times_spread_from_8bit"),
-)
+    if own is not mean:
+        agrees, gap, ratio = measured_from(own, found["losses"], spread)
+        verdict |= {"agrees": agrees, "difference_from_8bit": gap}
+        verdict["times_spread_from_8bit"] = ratio
+    return kept | verdict
 
 
 def judged_again(record: dict[str, Any]) -> dict[str, Any]:

@@ -287,3 +287,15 @@ def rows_of(rows: list[RunRow], accelerator: str, scale: str) -> list[RunRow]:
     if not found:
         raise InvalidInput("scale", f"{accelerator}/{scale}", "is not in the run sheet")
     return found
+
+
+def largest_row(rows: list[RunRow], accelerator: str, scale: str) -> RunRow:
+    """Return the first row of a scale with the largest batch of all of them.
+
+    Its layers are measured as that batch runs them.
+
+    Raises:
+        InvalidInput: If the sheet has none.
+    """
+    found = rows_of(rows, accelerator, scale)
+    return found[0].model_copy(update={"batch": max(row.batch for row in found)})

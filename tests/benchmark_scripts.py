@@ -2,19 +2,16 @@
 
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@contextmanager
-def benchmark_modules(*names: str) -> Iterator[tuple[ModuleType, ...]]:
-    """Import scripts by name while their folder is on the path."""
+def benchmark_modules(*names: str) -> tuple[ModuleType, ...]:
+    """Import scripts by name; their folder is on the path for that long."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        yield tuple(importlib.import_module(name) for name in names)
+        return tuple(importlib.import_module(name) for name in names)
     finally:
         sys.path.remove(str(BENCHMARKS))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow, rows_of
+from lazytrain.config import ExecutorSettings, PipelineConfig, RunRow, largest_row
 from lazytrain.models.mixer import own_mixers
 from lazytrain.models.scales import model_config
 from lazytrain.profile.bandwidth import fastest_s
@@ -311,10 +311,8 @@ def measure_layers(
 
     ``menu`` names the save levels that a compiled layer is measured at.
     """
-    found = rows_of(rows, accelerator, scale)
+    row = largest_row(rows, accelerator, scale)
     settings = settings_for(config, accelerator).executor
-    row = found[0]
-    batch = max(r.batch for r in found)
     shape = model_config(row.model)
-    bench = bench_for(shape, accelerator, batch, row.seq_len, settings)
+    bench = bench_for(shape, accelerator, row.batch, row.seq_len, settings)
     return measure_model(bench, accelerator, scale, row.model, settings, menu)

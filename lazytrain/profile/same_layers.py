@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lazytrain.config import PipelineConfig, RunRow, rows_of
+from lazytrain.config import PipelineConfig, RunRow, largest_row
 from lazytrain.profile.accelerator import base_of
 from lazytrain.records import LayerProfile
 from lazytrain.schedule.execution import micro_batch, settings_of
@@ -38,11 +38,11 @@ def way_for(
     Raises:
         InvalidInput: If the sheet has no such rows, or the id no settings.
     """
-    found = rows_of(rows, accelerator, scale)
-    settings = settings_of(config, found[0]).executor
-    batch, length = max(row.batch for row in found), found[0].seq_len
-    tokens = length * micro_batch(batch, length, settings.micro_batch_tokens)
-    return Way(found[0].model, length, tokens, settings.dtype, settings.body)
+    row = largest_row(rows, accelerator, scale)
+    settings = settings_of(config, row).executor
+    together = micro_batch(row.batch, row.seq_len, settings.micro_batch_tokens)
+    tokens = row.seq_len * together
+    return Way(row.model, row.seq_len, tokens, settings.dtype, settings.body)
 
 
 def is_same_device(measured: LayerProfile, accelerator: str) -> bool:

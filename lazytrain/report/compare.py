@@ -70,8 +70,7 @@ def measured_value(claim: Claim, evidence: Evidence, accelerator: str) -> float 
             bottom = found.get((accelerator, m.scale, m.denominator))
             return quotient(*(measured_number(r, m.metric) for r in (top, bottom)))
         case Batches() as m:
-            records = [found.get((accelerator, m.scale, s)) for s in (m.system, m.than)]
-            sizes = [r.batch for r in records if r is not None and r.status == "ok"]
+            sizes = _batches(evidence, accelerator, m.scale, (m.system, m.than))
             return float(sizes[0] - sizes[1]) if len(sizes) == 2 else None
         case Spread(scale=scale):
             return spread(
@@ -80,6 +79,15 @@ def measured_value(claim: Claim, evidence: Evidence, accelerator: str) -> float 
                 if (record.accelerator, record.scale) == (accelerator, scale)
                 and record.status == "ok"
             )
+
+
+def _batches(
+    evidence: Evidence, accelerator: str, scale: str, systems: Sequence[str]
+) -> list[int]:
+    """Return the batches of those systems that ran."""
+    found = by_run(evidence.runs)
+    runs = [found.get((accelerator, scale, system)) for system in systems]
+    return [run.batch for run in runs if run is not None and run.status == "ok"]
 
 
 def paper_value(claim: Claim, paper: Path, hardware: str) -> float | None:
@@ -194,7 +202,7 @@ def _remark(claim: Claim, evidence: Evidence, accelerator: str, is_meant: bool) 
         return f"claimed for {', '.join(claim.accelerators)} only"
     said = (
         _stand_ins(claim, evidence, accelerator),
-        _batches(claim, evidence, accelerator),
+        _other_batches(claim, evidence, accelerator),
     )
     return "; ".join(remark for remark in said if remark)
 
@@ -214,14 +222,12 @@ def _stand_ins(claim: Claim, evidence: Evidence, accelerator: str) -> str:
     return f"{names} stands in: neither order nor size carries over"
 
 
-def _batches(claim: Claim, evidence: Evidence, accelerator: str) -> str:
+def _other_batches(claim: Claim, evidence: Evidence, accelerator: str) -> str:
     """Say that the two sides of a ratio ran other batches, or return nothing."""
     if not isinstance(claim.measure, Ratio):
         return ""
-    found, scale = by_run(evidence.runs), claim.measure.scale
     systems = (claim.measure.numerator, claim.measure.denominator)
-    ran = [found.get((accelerator, scale, system)) for system in systems]
-    sizes = [run.batch for run in ran if run is not None and run.status == "ok"]
+    sizes = _batches(evidence, accelerator, claim.measure.scale, systems)
     if len(sizes) < 2 or sizes[0] == sizes[1]:
         return ""
     named = [f"{name} {size}" for name, size in zip(systems, sizes, strict=True)]

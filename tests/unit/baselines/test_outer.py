@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from streaming import small_config
 
 from lazytrain.baselines.host_parts import host_part
 from lazytrain.baselines.outer import OuterParts
 from lazytrain.models.decoder import Decoder
-from lazytrain.models.scales import model_config
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
@@ -16,9 +16,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 
 def outer_parts(device: torch.device, dtype: torch.dtype):
     """Return embedding and head of a small model, and the embedding's host side."""
-    config = model_config("7B-mini")
-    config.num_hidden_layers = 1
-    config.layer_types = config.layer_types[:1]
+    config = small_config("7B-mini", layers=1)
     decoder = Decoder(config)
     first, last = decoder.parts[0], decoder.parts[-1]
     hosts = [host_part(decoder, part, 0, dtype, device, None) for part in (first, last)]

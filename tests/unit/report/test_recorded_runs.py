@@ -38,6 +38,12 @@ def test_a_row_says_what_made_it(path: Path) -> None:
         assert record.reason
 
 
+def check_plan(plan_file: Path, problem: Path, sha256: str) -> None:
+    """Hold a plan to the hash in its run's record, and to its problem."""
+    assert sha256_file(plan_file) == sha256
+    check(read(Plan, plan_file), read(Instance, problem)).raise_if_violated()
+
+
 @pytest.mark.parametrize("path", ROWS, ids=name_of)
 def test_a_planned_row_has_its_plan_which_holds(path: Path) -> None:
     """The hash in the record is that of the plan beside it, and the plan is valid."""
@@ -48,9 +54,7 @@ def test_a_planned_row_has_its_plan_which_holds(path: Path) -> None:
     assert plan_file.is_file() == (expected is not None)
     if expected is None:
         return
-    assert sha256_file(plan_file) == expected
-    instance = read(Instance, folder / "instances" / place)
-    check(read(Plan, plan_file), instance).raise_if_violated()
+    check_plan(plan_file, folder / "instances" / place, expected)
 
 
 @pytest.mark.parametrize("path", SEARCHES, ids=name_of)
@@ -67,9 +71,8 @@ def test_a_search_has_the_row_that_it_ended_in(path: Path) -> None:
     assert record.gpu_peak_bytes is not None
     assert record.gpu_peak_bytes <= record.cap_bytes
     plan_file = path.parent / f"plan-{found.feasible}.json"
-    assert record.provenance.made_from["plan"] == sha256_file(plan_file)
-    instance = read(Instance, path.parent / f"instance-{found.feasible}.json")
-    check(read(Plan, plan_file), instance).raise_if_violated()
+    problem = path.parent / f"instance-{found.feasible}.json"
+    check_plan(plan_file, problem, record.provenance.made_from["plan"])
 
 
 def test_there_are_recorded_rows() -> None:

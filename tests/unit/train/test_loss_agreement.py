@@ -11,8 +11,7 @@ MODULES = ("loss_agreement", "loss_agreement_run", "loss_agreement_verdict")
 @pytest.fixture(scope="module")
 def scripts():
     """The script, the one of a single run, and what calls their losses agreement."""
-    with benchmark_modules(*MODULES) as modules:
-        yield modules
+    return benchmark_modules(*MODULES)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,7 @@ FORMATS = {"master": "fp32", "optimizer_state": "fp32"}
 @pytest.fixture(scope="module")
 def scripts():
     """The script, what it calls agreement, and what draws it."""
-    with benchmark_modules(*MODULES) as modules:
-        yield modules
+    return benchmark_modules(*MODULES)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import benchmark_modules
 from smollm2 import gguf_or_skip
 
 from lazytrain.config import PipelineConfig, load_runs, load_yaml
@@ -14,11 +15,8 @@ from lazytrain.evaluated import EvalRecord, EvaluationPoint
 from lazytrain.records import RunRecord, read, read_lines
 
 ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import gsm8k_trial  # noqa: E402
-
 CONFIG = ROOT / "config" / "trial.yaml"
+(gsm8k_trial,) = benchmark_modules("gsm8k_trial")
 
 
 def worded(number: int) -> dict[str, str]:
